@@ -87,7 +87,7 @@ class Box:
     def command(self, event):
         """Our hook's command line as it stands in settings.json."""
         settings = json.loads((self.config / "settings.json").read_text("utf-8-sig"))
-        return next(hook["command"] for group in settings["hooks"][event] for hook in group["hooks"] if memhook.our_subcommand(hook["command"]))
+        return next(hook["command"] for group in settings["hooks"][event] for hook in group["hooks"] if memhook.parse_hook(hook["command"]))
 
     def payload(self, event, transcript, **fields):
         path = transcript.path if isinstance(transcript, Script) else transcript

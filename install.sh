@@ -1,0 +1,115 @@
+#!/bin/sh
+# Install memhook for Claude Code.
+#
+#   sh install.sh                                    from a checkout: the memhook.py beside this file
+#   curl -fsSL https://…/install.sh | sh             fetched; the words I CONSENT are asked for at your terminal
+#   MEMHOOK_FROM=/media/stick/memhook.py sh install.sh    offline
+#
+#   --dry-run           say what would be done; do nothing
+#   --uninstall         remove what install added; memories stay
+#   --consent PHRASE    where nobody can type it
+#
+# Environment: MEMHOOK_BASE_URL (where memhook.py is fetched from), MEMHOOK_FROM (a file instead),
+#   MEMHOOK_SHA256 (the checksum to expect; empty: none), PYTHON, CLAUDE_CONFIG_DIR, MEMHOOK_HOME.
+# It needs no root, installs no package, and changes only Claude's folder; memhook.py itself tells what, and asks.
+set -eu
+
+BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
+SHA256=${MEMHOOK_SHA256-0000000000000000000000000000000000000000000000000000000000000000}
+
+tell() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    tell "install.sh: $1"
+    [ $# -lt 2 ] || tell "            $2"
+    exit 1
+}
+
+# The first Python that runs and is 3.9 or newer: a name on PATH may be a stub that only opens a shop.
+find_python() {
+    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python; do
+        [ -n "$candidate" ] || continue
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.9 or newer was found" "install Python 3, or name one: PYTHON=/path/to/python3 sh install.sh"
+}
+
+fetch() { # URL FILE
+    if command -v curl >/dev/null 2>&1; then
+        curl -fsSL --retry 2 "$1" -o "$2"
+    elif command -v wget >/dev/null 2>&1; then
+        wget -q "$1" -O "$2"
+    else
+        "$python" -c 'import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])' "$1" "$2"
+    fi
+}
+
+checksum() { # FILE
+    if command -v sha256sum >/dev/null 2>&1; then
+        sha256sum "$1" | cut -d ' ' -f 1
+    elif command -v shasum >/dev/null 2>&1; then
+        shasum -a 256 "$1" | cut -d ' ' -f 1
+    else
+        "$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$1"
+    fi
+}
+
+# Put memhook.py into the temporary folder and say where it came from.
+obtain() {
+    beside=$(dirname "$0")/memhook.py
+    if [ -n "${MEMHOOK_FROM:-}" ]; then
+        [ -f "$MEMHOOK_FROM" ] || fail "there is no file $MEMHOOK_FROM" "MEMHOOK_FROM names a memhook.py"
+        cp "$MEMHOOK_FROM" "$work/memhook.py"
+        origin=$MEMHOOK_FROM
+    elif [ "$(basename "$0")" = install.sh ] && [ -f "$beside" ]; then
+        cp "$beside" "$work/memhook.py"
+        origin=$beside
+        tell "memhook.py: $origin (this checkout; no checksum was compared)"
+        return
+    else
+        origin=$BASE_URL/memhook.py
+        fetch "$origin" "$work/memhook.py" || fail "cannot fetch $origin" "offline? MEMHOOK_FROM=/path/to/memhook.py sh install.sh"
+    fi
+    if [ -z "$SHA256" ]; then
+        tell "memhook.py: $origin (no checksum was compared)"
+    elif [ "$(checksum "$work/memhook.py")" = "$SHA256" ]; then
+        tell "memhook.py: $origin (SHA-256 as expected)"
+    else
+        fail "$origin is not the memhook.py that this installer belongs to: its SHA-256 differs" \
+            "fetch both files again; for a memhook.py of your own: MEMHOOK_SHA256= sh install.sh"
+    fi
+}
+
+uninstall() {
+    installed=${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py
+    [ -f "$installed" ] || fail "memhook is not installed: there is no $installed" "memories, if any, lie in memhook-data beside it"
+    "$python" "$installed" uninstall
+}
+
+main() {
+    for argument in "$@"; do
+        case $argument in
+        -h | --help)
+            tell "usage: sh install.sh [--dry-run | --uninstall] [--consent PHRASE]; the head of the file tells more"
+            exit 0
+            ;;
+        esac
+    done
+    python=$(find_python)
+    if [ "${1:-}" = --uninstall ]; then
+        uninstall
+        return
+    fi
+    work=$(mktemp -d "${TMPDIR:-/tmp}/memhook-install.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    obtain
+    "$python" "$work/memhook.py" install "$@"
+}
+
+# In braces: of a download that was cut anywhere, nothing runs.
+{ main "$@"; }

@@ -1,0 +1,21 @@
+"""The real Claude Code client, where it is installed: a few sessions of tests/live/client_sessions.py, which has them all."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+PLAYED = ("p_resume", "clear", "kill_first")  # under a minute
+SCRIPTS = os.environ.get("MEMHOOK_CLIENT_SCRIPTS", "")  # read here: within a test these variables are gone
+
+
+def test_real_sessions_become_memories():
+    only = [word for name in PLAYED for word in ("--only", name)]
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "live" / "client_sessions.py"), *only],
+                          env={**os.environ, "MEMHOOK_CLIENT_SCRIPTS": SCRIPTS}, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", timeout=240)
+    print(done.stdout)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
