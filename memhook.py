@@ -1792,6 +1792,7 @@ class Taking:
     def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: dict[str, set[bytes]]) -> None:
         self.home, self.consent, self.request, self.key = home, consent, request, key
         self.done = Captured()
+        self.message = clean(request.message)
         self.checkpoint = find_checkpoint(home, key, request)
         self.spool = Spool(home.path("spool"))
         self.changed = False  # the checkpoint on disk is out of date
@@ -1846,7 +1847,7 @@ class Taking:
         checkpoint, request = self.checkpoint, self.request
         if checkpoint.deferred or (request.past and self._has_past()) or (request.final and (checkpoint.state == "open" or checkpoint.turns)):
             return True
-        if request.message and message_hash(clean(request.message)) not in checkpoint.answered.split():
+        if self.message and message_hash(self.message) not in checkpoint.answered.split():
             return True
         return status is not None and (status.st_size, status.st_mtime_ns, status.st_ino) != (checkpoint.size, checkpoint.mtime_ns, checkpoint.inode)
 
@@ -2029,7 +2030,7 @@ class Taking:
 
     def _settle_message(self) -> None:
         """Keep Stop's last message until its line comes: the hook may run before the client has written it."""
-        checkpoint, message = self.checkpoint, clean(self.request.message)
+        checkpoint, message = self.checkpoint, self.message
         digest = message_hash(message)
         checkpoint.context.cwd = checkpoint.context.cwd or redact_path(_whole_text(self.request.cwd))  # no line may ever come to tell it
         if message.strip() in ("",) + _EMPTY_ANSWERS or digest in checkpoint.answered.split() or self._is_off(self.request.cwd) or self._is_off(checkpoint.context.cwd):
