@@ -108,7 +108,7 @@ def note(event, given):
 sys.addaudithook(note)
 sys.path.insert(0, %r)
 import memhook
-status = memhook.main(sys.argv[2:])
+status = memhook.run_hook(sys.argv[2], memhook.HOOKS[sys.argv[2]])
 with open(sys.argv[1], "w") as stream:
     print(status, *seen, file=stream)
 """ % str(ROOT)

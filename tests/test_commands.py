@@ -172,7 +172,8 @@ def test_json_is_one_line_of_json_and_nothing_else(installed):
 def test_status_has_these_keys(installed):
     status = installed.status()
     counts = {"new": 0, "claimed": 0, "dead": 0, "bytes": 0}
-    assert list(status) == ["version", "home", "consent", "hooks", "spool", "outbox", "memories", "sessions"]
+    assert list(status) == ["version", "home", "consent", "hooks", "spool", "outbox", "memories", "sessions", "model"]
+    assert set(status.pop("model")) >= {"calls_today", "chars_today", "credential", "distiller"}
     assert status == {
         "version": memhook.VERSION, "home": str(installed.home),
         "consent": {"capture": True, "model": False, "team": False, "paused": False},
@@ -227,8 +228,13 @@ def test_the_version_is_one_line(installed):
 def test_help_names_every_command_and_every_hook(installed):
     text = installed.run("--help").stdout
     assert installed.run().stdout == text
+    groups = {}
     for command in memhook.COMMANDS:
-        assert re.search(r"(?m)^    %s\s+%s" % (command.name, re.escape(command.summary[:30])), text), command.name
+        group, _, name = command.name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = installed.run(*group.split(), "--help").stdout
+            assert re.search(r"(?m)^    %s\s" % group.split()[0], text), group
+        assert re.search(r"(?m)^    %s\s+%s" % (name, re.escape(command.summary[:30])), groups[group] if group else text), command.name
     assert all(name in text for name in memhook.HOOKS)
     assert "examples:" in text
 
@@ -236,7 +242,7 @@ def test_help_names_every_command_and_every_hook(installed):
 @pytest.mark.parametrize("name", NAMES)
 def test_help_of_a_command_is_a_sentence_examples_and_options(installed, name):
     command = next(command for command in memhook.COMMANDS if command.name == name)
-    done = installed.run(name, "--help")
+    done = installed.run(*name.split(), "--help")
     text = " ".join(done.stdout.split())
     assert done.stderr == "" and command.summary in text and command.summary.endswith(".") and "Traceback" not in done.stdout
     assert "examples:" in done.stdout

@@ -216,14 +216,14 @@ def test_a_last_message_of_5_mb_is_taken_whole(live):
 
 def test_a_payload_of_closing_braces_costs_what_one_of_letters_costs(live):
     """Each piece that the pipe gives may be the end: that must not make reading quadratic. Measured in processor time."""
-    script, spent = talk(live), []
-    for letter in "x}":
+    script, spent = talk(live), {"x": [], "}": []}
+    for letter in "x}" * 5:
         data = payload(live, "Stop", script, junk=letter * 8_000_000)
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         fire(live, "Stop", data)
-        spent.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        spent[letter].append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
         assert is_captured(live, script)
-    assert spent[1] < 2 * spent[0] + 0.1
+    assert min(spent["}"]) < 2 * min(spent["x"]) + 0.2  # 64 pieces tried each time would be seconds
 
 
 # ---- stdin
@@ -603,7 +603,7 @@ BYTECODE = {"empty": lambda data: b"", "cut in its head": lambda data: data[:10]
 
 def test_damaged_bytecode_does_not_matter(own):
     fire(own, "Stop")
-    compiled, = (own.config / "__pycache__").iterdir()
+    compiled, = (own.config / "__pycache__").glob("memhook.hook.*")
     whole = compiled.read_bytes()
     for name, damage in BYTECODE.items():
         compiled.write_bytes(damage(whole))

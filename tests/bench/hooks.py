@@ -271,7 +271,7 @@ class Machine:
         return self.launcher.run([*prefix, self.start[0], "-I", "-S", "-c", BASELINE], payload, self.environ)
 
     def drain(self):
-        return self.launcher.run([*self.start, "drain", "--json"], "", self.environ)
+        return self.launcher.run([self.start[0], os.path.join(self.config, "memhook.py"), "drain", "--json"], "", self.environ)
 
     def spooled(self):
         folder = os.path.join(self.data, "spool", "new")
@@ -482,8 +482,9 @@ def session_of_size(machine, name, seed, size):
     transcript.fill(size, time.time() - 86_400, transcript.thin_turn)
     machine.hook("Stop", transcript)
     drained = machine.drain()
-    for path in machine.spooled():
-        os.unlink(path)
+    with open(machine.find_checkpoint(transcript)) as stream:
+        if json.load(stream)["parsed"] < os.path.getsize(transcript.path):
+            raise SystemExit("the drain left bytes of " + transcript.path)
     return Moment(machine, transcript), drained
 
 

@@ -1,0 +1,262 @@
+"""Settings: list, get, set, unset; which wins; what is refused; and the consent that a setting asks for where it sends text away."""
+import contextlib
+import io
+import json
+import os
+
+import pytest
+
+import memhook
+from conftest import Box
+from standins import Claude
+
+PHRASE = ("--consent", "I CONSENT")
+NAMES = list(memhook.SETTINGS)
+
+
+@pytest.fixture
+def box(tmp_path):
+    box = Box(tmp_path)
+    box.api.create()
+    memhook.grant_consent(box.api, "flag")
+    return box
+
+
+def config(box, *args, code=0, asks=False):
+    """`memhook config ARGS`; -> (stdout, stderr). Where it `asks` it is a process of its own, without a terminal that could answer."""
+    if asks:
+        done = box.run("config", *args, check=False, start_new_session=True)
+        assert done.returncode == code, done.stderr
+        return done.stdout, done.stderr
+    before, out, err = dict(os.environ), io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    os.environ.clear()
+    os.environ.update(box.env)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            ended = memhook.main(["config", *args])
+    except SystemExit as error:
+        ended = error.code
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    said = [(stream.flush(), stream.buffer.getvalue().decode("utf-8"))[1] for stream in (out, err)]
+    assert ended == code and "bug" not in said[1], said
+    return said[0], said[1]
+
+
+def stored(box):
+    path = box.home / "config.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def places(box):
+    return json.loads((box.home / "consent.json").read_text()).get("model", {}).get("places")
+
+
+# ---- list, get, set, unset
+
+def test_list_shows_every_setting_with_its_value_and_where_that_comes_from(box):
+    (box.home / "config.json").write_text('{"max_results": 9, "recall": "off"}')
+    box.env["MEMHOOK_RECALL"] = "on"
+    lines = [line.split() for line in config(box, "list")[0].splitlines()]
+    assert [line[0] for line in lines] == NAMES
+    assert ["max_results", "9", "file"] in lines and ["recall", "on", "environment"] in lines and ["quota_max", "60", "default"] in lines
+    found = json.loads(config(box, "list", "--json")[0])
+    assert list(found) == NAMES and found["max_results"] == {"value": 9, "source": "file", "default": 6}
+
+
+def test_a_setting_is_set_read_and_unset(box):
+    assert config(box, "get", "max_results") == ("6\n", "")
+    assert config(box, "set", "max_results", "12") == ("", "max_results is 12\n")
+    assert stored(box) == {"max_results": 12} and config(box, "get", "max_results")[0] == "12\n"
+    assert json.loads(config(box, "get", "max_results", "--json")[0]) == {"key": "max_results", "value": 12, "source": "file"}
+    config(box, "set", "recall", "off")
+    config(box, "unset", "max_results")
+    assert stored(box) == {"recall": "off"} and config(box, "get", "max_results")[0] == "6\n"
+    assert config(box, "unset", "max_results") == ("", "max_results is 6\n")
+    assert os.stat(box.home / "config.json").st_mode & 0o777 == 0o600
+
+
+def test_the_environment_wins_over_the_file_and_set_says_so(box):
+    box.env["MEMHOOK_MAX_RESULTS"] = "3"
+    assert config(box, "set", "max_results", "12")[1] == "max_results is 3, but MEMHOOK_MAX_RESULTS in the environment wins over it\n"
+    assert config(box, "get", "max_results")[0] == "3\n" and stored(box) == {"max_results": 12}
+    del box.env["MEMHOOK_MAX_RESULTS"]
+    assert config(box, "get", "max_results")[0] == "12\n"
+
+
+@pytest.mark.parametrize("key", ["MAX_RESULTS", "max-results", "memhook_max_results", "MEMHOOK_MAX_RESULTS"])
+def test_a_key_may_be_spelt_as_in_the_environment_or_with_hyphens(box, key):
+    config(box, "set", key, "4")
+    assert stored(box) == {"max_results": 4}
+
+
+def test_values_of_another_kind_in_the_file_are_kept(box):
+    (box.home / "config.json").write_text('{"x-mine": [1, "é"], "recall": "off"}', "utf-8")
+    config(box, "set", "min_score", ".35")
+    assert stored(box) == {"x-mine": [1, "é"], "recall": "off", "min_score": 0.35}
+
+
+# ---- refused
+
+@pytest.mark.parametrize("key,near", [("distiler", "distiller"), ("max_result", "max_results"), ("embeder_url", "embedder_url"), ("vectorweight", "vector_weight"), ("quotamax", "quota_max")])
+def test_an_unknown_key_is_refused_with_the_nearest(box, key, near):
+    for args in (("get", key), ("set", key, "1"), ("unset", key)):
+        out, err = config(box, *args, code=2)
+        assert out == "" and "no setting %s" % key in err and "the nearest is %s;" % near in err
+    assert stored(box) is None
+
+
+def test_a_key_that_is_like_no_other_is_refused_too(box):
+    assert "config list" in config(box, "get", "zzzzqqqq", code=2)[1]
+
+
+@pytest.mark.parametrize("key,value", [
+    ("max_results", "many"), ("max_results", "0"), ("max_results", "51"), ("max_results", "1.5"), ("max_results", ""), ("max_results", "1e9"), ("quota_max", "-1"),
+    ("recall", "maybe"), ("recall", ""), ("recall", "ON"), ("distiller", "openai"), ("embedder", "yes"), ("worktrees", "x"), ("claude_credential", "both"),
+    ("vector_weight", "2"), ("vector_weight", "nan"), ("min_score", "inf"), ("min_score", "-0.1"), ("recall_units", "9001"), ("distiller_seconds", "0"),
+    ("distiller_url", "not an address"), ("embedder_url", "ftp://x"), ("distiller_key_env", "sk-1 2"), ("distiller_key_env", "A=B"), ("distiller_model", "a\nb"),
+])
+def test_a_value_that_makes_no_sense_is_refused_and_nothing_is_written(box, key, value):
+    config(box, "set", key, "--", value, code=2) if value.startswith("-") else config(box, "set", key, value, code=2)
+    assert stored(box) is None
+
+
+@pytest.mark.parametrize("key", ["distiller_key_file", "distiller_key_env", "embedder_key_file", "distiller_model", "distiller_url", "plain_http_hosts", "recall", "max_results"])
+def test_a_key_given_as_a_value_is_refused_and_repeated_nowhere(box, key):
+    secret = "sk-proj-" + "a1B2" * 10
+    out, err = config(box, "set", key, secret if key != "distiller_url" else "https://x.example/v1?key=" + secret, code=2)
+    assert secret not in out + err and stored(box) is None
+
+
+@pytest.mark.parametrize("args", [(), ("list", "x"), ("get",), ("get", "recall", "on"), ("set", "recall"), ("unset",), ("unset", "recall", "on"), ("nonsense",)])
+def test_a_wrong_number_of_words_is_a_usage_error(box, args):
+    config(box, *args, code=2)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"a": 1,}', "// mine\n{}"])
+def test_a_file_that_is_no_json_object_is_not_overwritten(box, content):
+    (box.home / "config.json").write_text(content)
+    assert "nothing was changed" in config(box, "set", "recall", "off", code=1)[1]
+    assert (box.home / "config.json").read_text() == content
+    assert config(box, "get", "recall")[0] == "on\n"
+
+
+def test_nothing_is_set_on_a_machine_without_memhook(tmp_path):
+    bare = Box(tmp_path)
+    assert "install" in config(bare, "set", "recall", "off", code=1)[1] and not bare.home.exists()
+    assert config(bare, "get", "recall")[0] == "on\n" and not bare.home.exists()
+
+
+# ---- consent
+
+def test_switching_a_model_on_says_what_is_sent_where_and_asks(box):
+    out, err = config(box, "set", "distiller", "claude", code=1, asks=True)
+    for words in ("What is sent", "claude -p", "Anthropic", "8,000 characters", "100 calls", "the login of Claude Code", "config set distiller offline", "nothing was changed"):
+        assert words in err, words
+    assert stored(box) is None and places(box) is None and box.status()["consent"]["model"] is False
+    config(box, "set", "distiller", "claude", "--consent", "i consent", code=1)
+    assert stored(box) is None
+    config(box, "set", "distiller", "claude", *PHRASE)
+    assert stored(box) == {"distiller": "claude"} and list(places(box)) == ["claude"]
+    assert box.status()["consent"] == {"capture": True, "model": True, "team": False, "paused": False}
+
+
+def test_the_consent_to_capture_and_its_pauses_stay_as_they_are(box):
+    memhook.set_pause(box.api, True)
+    before = json.loads((box.home / "consent.json").read_text())
+    config(box, "set", "distiller", "claude", *PHRASE)
+    after = json.loads((box.home / "consent.json").read_text())
+    assert after.pop("model") and after == before
+    memhook.set_pause(box.api, False)
+    assert list(places(box)) == ["claude"]
+
+
+def test_the_disclosure_names_the_endpoint_the_model_and_who_pays(box):
+    config(box, "set", "distiller_url", "https://api.groq.com/openai/v1")
+    config(box, "set", "distiller_model", "llama-3")
+    config(box, "set", "distiller_key_env", "GROQ_KEY")
+    err = config(box, "set", "distiller", "http", code=1, asks=True)[1]
+    assert "https://api.groq.com:443, model llama-3" in err and "the key in the variable GROQ_KEY" in err
+    err = config(box, "set", "embedder", "http", code=1, asks=True)[1]
+    assert "https://api.openai.com:443, model text-embedding-3-small" in err and "every turn, digest and note" in err and "what you search for" in err
+
+
+def test_another_place_is_asked_for_again_and_the_same_one_is_not(box):
+    config(box, "set", "distiller", "http", *PHRASE)
+    assert list(places(box)) == ["https://api.openai.com:443"]
+    config(box, "set", "distiller_model", "other")
+    config(box, "set", "distiller_url", "https://api.openai.com/v2")
+    config(box, "set", "distiller_url", "https://elsewhere.example/v1", code=1, asks=True)
+    assert stored(box)["distiller_url"] == "https://api.openai.com/v2"
+    config(box, "set", "distiller_url", "https://elsewhere.example/v1", *PHRASE)
+    assert list(places(box)) == ["https://elsewhere.example:443"]
+    config(box, "set", "embedder_url", "https://third.example/v1")
+    config(box, "set", "embedder", "http", code=1, asks=True)
+
+
+def test_an_endpoint_on_this_machine_is_covered_by_any_consent_to_a_model_and_by_none_otherwise(box):
+    config(box, "set", "distiller_url", "http://localhost:11434")
+    config(box, "set", "distiller", "http", code=1, asks=True)
+    config(box, "set", "distiller", "http", *PHRASE)
+    config(box, "set", "distiller_url", "http://127.0.0.1:8080/v1")
+    config(box, "set", "embedder_url", "http://localhost:11434/api/embed")
+    config(box, "set", "embedder", "http")
+    assert "http://localhost:11434" in places(box)
+
+
+def test_what_was_switched_off_is_asked_for_again(box):
+    config(box, "set", "distiller", "claude", *PHRASE)
+    config(box, "set", "distiller", "offline")
+    assert places(box) == {} and box.status()["consent"]["model"] is False
+    config(box, "set", "distiller", "claude", code=1, asks=True)
+    config(box, "set", "distiller", "claude", *PHRASE)
+    config(box, "unset", "distiller")
+    assert places(box) == {} and stored(box) == {}
+
+
+def test_the_time_of_a_consent_stays_when_another_is_added(box):
+    config(box, "set", "distiller", "claude", *PHRASE)
+    at = places(box)["claude"]
+    config(box, "set", "embedder", "http", *PHRASE)
+    assert places(box)["claude"] == at and len(places(box)) == 2
+
+
+def test_plain_http_to_another_machine_needs_its_name(box):
+    config(box, "set", "distiller_url", "http://gpu.lan:8000/v1")
+    err = config(box, "set", "distiller", "http", *PHRASE, code=2)[1]
+    assert "plain http to gpu.lan" in err and "config set plain_http_hosts gpu.lan" in err and places(box) is None
+    config(box, "set", "plain_http_hosts", "gpu.lan")
+    config(box, "set", "distiller", "http", *PHRASE)
+    assert list(places(box)) == ["http://gpu.lan:8000"]
+
+
+def test_a_broken_address_of_another_role_does_not_stand_in_the_way(box):
+    box.env.update(MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL="nonsense")
+    config(box, "set", "distiller", "claude", *PHRASE)
+    assert list(places(box)) == ["claude"]
+
+
+def test_uninstall_takes_the_consent_away(tmp_path):
+    box = Box(tmp_path)
+    Claude(box, "sys.exit(1)")
+    box.install()
+    config(box, "set", "distiller", "claude", *PHRASE)
+    box.run("uninstall")
+    box.install()
+    assert places(box) is None and not memhook.may_ask(box.api, "distiller") and stored(box) == {"distiller": "claude"}
+
+
+# ---- the table
+
+def test_every_setting_has_a_value_of_its_kind_and_every_choice_is_one():
+    for name, default in memhook.SETTINGS.items():
+        assert type(default) in (int, float, str), name
+        assert memhook.parse_setting(name, str(default)) == default, name
+    assert set(memhook.CHOICES) | set(memhook.RANGES) <= set(NAMES)
+
+
+@pytest.mark.parametrize("value", ["claud", "", "HTTP", "none"])
+def test_a_distiller_that_does_not_exist_is_offline(box, value):
+    box.env["MEMHOOK_DISTILLER"] = value
+    assert box.api.setting("distiller") == "offline"
