@@ -2,7 +2,6 @@
 import json
 import os
 import pathlib
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,8 +10,8 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box
-from standins import Claude, agree, snapshot
+from conftest import Box
+from standins import Claude, agree
 
 DAY = 86_400
 

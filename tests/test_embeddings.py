@@ -11,7 +11,7 @@ import pytest
 
 import memhook
 from conftest import PROGRAM, Box
-from standins import Claude, Server, agree, cut, drip, flood, hang, send, snapshot, status
+from standins import Server, agree, cut, drip, flood, hang, send, snapshot, status
 
 # what a person may call one thing: the stand-in's vectors know, the words do not
 MEANINGS = (("car", "automobile", "vehicle"), ("rain", "weather", "storm"), ("money", "cents", "price"), ("garden", "tomatoes", "plants"))

@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -11,8 +10,8 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, ROOT, Box
-from standins import ANSWER, COUNTS, DIGEST, Claude, Server, agree, completion, cut, drip, flood, hang, send, snapshot, status
+from conftest import PROGRAM, Box
+from standins import ANSWER, COUNTS, DIGEST, Claude, Server, agree, completion, cut, drip, flood, hang, snapshot, status
 
 SECRET = "ghp_" + "a1B2" * 9
 SHAPE = re.search(r"(?m)^\{.*\}$", memhook.DIGEST_PROMPT).group()
