@@ -48,6 +48,15 @@ def write_settings(box, value):
     (box.config / "settings.json").write_text(json.dumps(value, indent=2))
 
 
+def put(box, name, text):
+    """A file of the home, with the modes that memhook gives its own, whatever the umask of the tests."""
+    path = box.home / name
+    for folder in reversed([folder for folder in path.parents if box.home in folder.parents and not folder.exists()]):
+        folder.mkdir(0o700)
+    path.write_text(text, "utf-8")
+    path.chmod(0o600)
+
+
 def age(path, seconds):
     at = time.time() - seconds
     os.utime(path, (at, at))
@@ -98,9 +107,7 @@ def everything_wrong(box):
     value["hooks"]["SessionEnd"] *= 2
     value["disableAllHooks"] = True
     write_settings(box, value)
-    dead = box.home / "spool" / "dead"
-    dead.mkdir(parents=True, exist_ok=True)
-    (dead / "1-0123456789abcdef0123-00000-12345678.json").write_text("{")
+    put(box, "spool/dead/1-0123456789abcdef0123-00000-12345678.json", "{")
     (box.home / "config.json").write_text('{"distiler": "claude", "quota_max": "many"}')
     (box.home / "memhook.log").chmod(0o644) if (box.home / "memhook.log").exists() else None
     (box.home / "receipts.jsonl").chmod(0o644)
@@ -188,10 +195,10 @@ def test_an_interpreter_that_runs_something_else_is_found(box):
 
 def test_another_installed_version_is_found(box):
     path = memhook.program_path(box.api)
-    text = memhook.read_file(path).decode().replace('VERSION = "%s"' % memhook.VERSION, 'VERSION = "0.0.9"')
+    text = memhook.read_file(path).decode().replace('VERSION = "%s"' % memhook.VERSION, 'VERSION = "0.0.99"')  # longer: bytecode is told by second and size
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(text)
-    assert "but memhook 0.0.9" in only(box)["what"]
+    assert "but memhook 0.0.99" in only(box)["what"]
 
 
 @pytest.mark.parametrize("text", ["{", '{"a": 1,}', '{"hooks": 7}', ""])
@@ -308,9 +315,7 @@ def test_our_own_summarisers_session_is_not_missed(box):
 # ---- what waits
 
 def test_dead_letters_are_found(box):
-    dead = box.home / "spool" / "dead"
-    dead.mkdir(parents=True)
-    (dead / "1-0123456789abcdef0123-00000-12345678.json").write_text('{"format": 1}')
+    put(box, "spool/dead/1-0123456789abcdef0123-00000-12345678.json", '{"format": 1}')
     finding = only(box)
     assert finding["what"] == "1 dead letters in the spool" and "drain --retry-dead" in finding["mend"]
 
@@ -401,9 +406,8 @@ def test_an_index_long_behind_the_store_is_found(box, monkeypatch):
 @pytest.mark.parametrize("place", ["consent.json", "checkpoints/0123456789abcdef0123.json", "spool/new/1-0123456789abcdef0123-00000-12345678.json"])
 def test_what_a_newer_memhook_wrote_is_found(box, place):
     path = box.home / place
-    path.parent.mkdir(parents=True, exist_ok=True)
     stored = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**stored, "format": 2}))
+    put(box, place, json.dumps({**stored, "format": 2}))
     first = found(box)[0]
     assert "a newer memhook" in first["what"] and place in first["what"] and "update" in first["mend"]
 
@@ -438,7 +442,7 @@ def test_an_endpoint_that_is_refused_and_a_key_that_is_not_there_are_found(box):
 @pytest.mark.parametrize("text,what", [("[1]", "is not a JSON object"), ('{"distiler": "claude"}', "no setting distiler"), ('{"quota_max": "many"}', "quota_max is a whole number"),
                                        ('{"recall": "perhaps"}', "recall is on or off")])
 def test_settings_that_have_no_effect_are_found(box, text, what):
-    (box.home / "config.json").write_text(text)
+    put(box, "config.json", text)
     assert what in only(box)["what"]
 
 
