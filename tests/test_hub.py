@@ -1,0 +1,475 @@
+"""The hub: idempotent intake, a quota for each token, receipts that are atomic and a chain, an end that loses nothing."""
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+
+import memhook
+from conftest import PROGRAM
+from hubs import RunningHub
+
+SECRET = "the key is ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """One hub for the tests that use a tenant of their own."""
+    with RunningHub(tmp_path_factory.mktemp("hub"), "--quota-max", "0") as hub:
+        yield hub
+
+
+@pytest.fixture
+def tenant(request):
+    return re.sub(r"\W", "", request.node.name)[-60:]
+
+
+def insert(hub, tenant, content, id=None, status="inbox"):
+    """A candidate as an older hub, with a weaker filter, may have taken it in."""
+    id = id or "c%d" % len(hub.statuses(tenant))
+    hub.sql("INSERT INTO candidates(id, tenant, title, content, content_hash, actor, status) VALUES(?,?,?,?,?,?,?)",
+            id, tenant, "Title", content, memhook.file_hash(content.encode()), "ann", status)
+    return id
+
+
+# ---- intake
+
+
+def test_a_candidate_sent_again_is_201_with_the_existing_one_and_no_second_receipt(hub, tenant):
+    token = hub.token("ann", tenant=tenant)
+    first = hub.propose(token, "Use cents.")
+    assert (first.status, first.json["status"], first.json["duplicate"]) == (201, "inbox", False)
+    again = hub.propose(token, "Use cents.")
+    assert (again.status, again.json) == (201, {**first.json, "duplicate": True})
+    hub.ask("POST", "/api/candidates/%s/promote" % first.json["id"], hub.admin(tenant))
+    assert hub.propose(token, "Use cents.").json["status"] == "promoted"
+    assert hub.kinds(tenant) == ["proposed", "promoted"]
+
+
+def test_an_id_is_the_uuid5_of_tenant_title_and_content(hub, tenant):
+    made = hub.propose(hub.token("ann", tenant=tenant), "Gewöhnt euch an Cents: 日本", "Beträge").json
+    assert made["id"] == str(uuid.uuid5(uuid.NAMESPACE_DNS, "%s\nBeträge\nGewöhnt euch an Cents: 日本" % tenant))
+
+
+def test_the_same_content_under_another_id_and_title_is_the_existing_one(hub, tenant):
+    first = hub.propose(hub.token("ann", tenant=tenant), "Use cents.", "A", id="one").json
+    second = hub.propose(hub.token("bob", tenant=tenant), "Use cents.", "B", id="two").json
+    assert second == {"id": "one", "status": "inbox", "duplicate": True} and first["duplicate"] is False
+    assert hub.kinds(tenant) == ["proposed"] and len(hub.sql("SELECT 1 FROM candidates WHERE tenant = ?", tenant)) == 1
+
+
+def test_an_id_that_belongs_to_other_content_is_409_and_changes_nothing(hub, tenant):
+    token = hub.token("ann", tenant=tenant)
+    hub.propose(token, "Use cents.", id="one")
+    assert hub.propose(token, "Use floats.", id="one").status == 409
+    assert hub.statuses(tenant) == {"Use cents.": "inbox"} and hub.kinds(tenant) == ["proposed"]
+
+
+def test_two_clients_that_send_the_same_at_once_make_one_candidate(hub, tenant):
+    tokens = [hub.token(name, tenant=tenant) for name in ("ann", "bob", "cyd", "dan")]
+    replies = []
+    for round in range(10):
+        threads = [threading.Thread(target=lambda token: replies.append(hub.propose(token, "Round %d." % round).json), args=(token,)) for token in tokens]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(not reply["duplicate"] for reply in replies) == 10 == len({reply["id"] for reply in replies})
+    assert hub.kinds(tenant) == ["proposed"] * 10
+
+
+def test_the_same_content_of_two_tenants_is_two_rows(hub, tenant):
+    for name in (tenant, tenant + "2"):
+        reply = hub.propose(hub.token("ann", tenant=name), "Use cents.", id="one")
+        assert (reply.status, reply.json["duplicate"]) == (201, False)
+    assert len(hub.sql("SELECT 1 FROM candidates WHERE id = 'one' AND tenant IN (?, ?)", tenant, tenant + "2")) == 2
+
+
+def test_nothing_of_one_tenant_is_visible_to_another(hub, tenant):
+    other = tenant + "2"
+    ann, boss, eve, chief = hub.token("ann", tenant=tenant), hub.admin(tenant), hub.token("eve", tenant=other), hub.admin(other)
+    kept = hub.propose(ann, "The zebra lives in cents.", "Zebra", id="kept").json["id"]
+    hub.propose(ann, "Still in the inbox.", id="waiting")
+    hub.ask("POST", "/api/candidates/%s/promote" % kept, boss)
+    assert hub.ask("GET", "/api/memories?q=zebra", ann).json["memories"][0]["id"] == kept
+    # not by id: what is another's and what is nobody's get the same bytes
+    for verb in ("promote", "reject"):
+        theirs, nobodys = (hub.ask("POST", "/api/candidates/%s/%s" % (id, verb), chief) for id in ("waiting", "nothing"))
+        assert theirs.status == 404 and theirs.body == nobodys.body
+    # not by 409, nor by hash
+    assert hub.propose(eve, "Other content.", id="kept").json == {"id": "kept", "status": "inbox", "duplicate": False}
+    assert hub.propose(eve, "The zebra lives in cents.", id="mine").json == {"id": "mine", "status": "inbox", "duplicate": False}
+    # not in any list, search, cursor or receipt
+    for status in memhook.STATUSES:
+        for path in ("/api/candidates?status=" + status, "/api/candidates?status=%s&after=waiting" % status):
+            assert {row["id"] for row in hub.ask("GET", path, chief).json["candidates"]} <= {"kept", "mine"}
+    assert hub.ask("GET", "/api/memories?q=zebra", eve).json["memories"] == []
+    assert hub.ask("GET", "/api/memories?since=0", eve).json == {"memories": [], "tombstones": [], "cursor": 0}
+    receipts = hub.ask("GET", "/api/receipts?since=0", chief).json["receipts"]
+    assert [receipt["seq"] for receipt in receipts] == [1, 2] and {receipt["tenant"] for receipt in receipts} == {other}
+    assert hub.statuses(tenant)["Still in the inbox."] == "inbox"
+
+
+def test_a_member_sees_its_own_candidates_and_receipts_an_admin_its_tenants(hub, tenant):
+    ann, bob, boss = hub.token("ann", tenant=tenant), hub.token("bob", tenant=tenant), hub.admin(tenant)
+    hub.propose(ann, "From Ann.", id="a")
+    hub.propose(bob, "From Bob.", id="b")
+    seen = {name: [row["id"] for row in hub.ask("GET", "/api/candidates", token).json["candidates"]] for name, token in (("ann", ann), ("bob", bob), ("boss", boss))}
+    assert seen == {"ann": ["a"], "bob": ["b"], "boss": ["a", "b"]}
+    assert [row["actor"] for row in hub.ask("GET", "/api/receipts", ann).json["receipts"]] == ["ann"]
+    assert [row["actor"] for row in hub.ask("GET", "/api/receipts", boss).json["receipts"]] == ["ann", "bob"]
+    assert hub.ask("GET", "/api/receipts?since=1", boss).json["receipts"][0]["detail"]["id"] == "b"
+
+
+def test_pages_of_the_inbox_follow_each_other_without_gap_or_repeat(hub, tenant):
+    token = hub.token("ann", tenant=tenant)
+    for number in range(7):
+        hub.propose(token, "Content %d." % number, id="c%d" % number)
+    found, after = [], ""
+    while True:
+        page = hub.ask("GET", "/api/candidates?limit=3&after=" + after, token).json
+        found += [row["id"] for row in page["candidates"]]
+        after = page["next"]
+        if not after:
+            break
+    assert found == ["c%d" % number for number in range(7)]
+
+
+# ---- memories
+
+
+def test_only_what_was_promoted_is_a_memory_and_what_is_rejected_later_a_tombstone(hub, tenant):
+    token, boss = hub.token("ann", tenant=tenant), hub.admin(tenant)
+    for name in ("kept", "retracted", "refused", "waiting"):
+        hub.propose(token, "About %s pelicans." % name, id=name)
+    for path in ("kept/promote", "retracted/promote", "refused/reject"):
+        assert hub.ask("POST", "/api/candidates/" + path, boss).status == 200
+    first = hub.ask("GET", "/api/memories?since=0", token).json
+    assert [(row["id"], row["by"], row["promoted_by"]) for row in first["memories"]] == [("kept", "ann", "boss"), ("retracted", "ann", "boss")]
+    assert hub.ask("POST", "/api/candidates/retracted/reject", boss).json == {"id": "retracted", "status": "rejected"}
+    second = hub.ask("GET", "/api/memories?since=%d" % first["cursor"], token).json
+    assert second["memories"] == [] and [row["id"] for row in second["tombstones"]] == ["retracted"]
+    assert [row["id"] for row in hub.ask("GET", "/api/memories?q=pelicans", token).json["memories"]] == ["kept"]
+    assert hub.ask("POST", "/api/candidates/retracted/promote", boss).status == 409
+    assert hub.kinds(tenant)[4:] == ["promoted", "promoted", "rejected", "retracted"]
+
+
+def test_a_search_finds_stems_and_parts_of_names_best_first(hub, tenant):
+    token, boss = hub.token("ann", tenant=tenant), hub.admin(tenant)
+    for id, content in (("a", "Retries of `parseInvoiceTotal` go through the queue."), ("b", "The invoice, the invoice and the total."), ("c", "Deploy on Tuesdays.")):
+        hub.propose(token, content, id=id)
+        hub.ask("POST", "/api/candidates/%s/promote" % id, boss)
+    assert [row["id"] for row in hub.ask("GET", "/api/memories?q=retry", token).json["memories"]] == ["a"]
+    assert [row["id"] for row in hub.ask("GET", "/api/memories?q=invoices+total", token).json["memories"]] == ["b", "a"]
+    assert [row["id"] for row in hub.ask("GET", "/api/memories?q=deploying&limit=1", token).json["memories"]] == ["c"]
+
+
+# ---- quota
+
+
+def test_the_61st_intake_in_60_seconds_is_429_whatever_the_address_and_no_token_shares(tmp_path):
+    with RunningHub(tmp_path) as hub:
+        ann, bob, boss = hub.token("ann"), hub.token("bob"), hub.admin()
+        addresses = ["127.0.0.%d" % (1 + number % 5) for number in range(61)]
+        for number, address in enumerate(addresses[:60]):
+            body = {"title": "T", "content": "Number %d." % (number // 2)}  # a repeat is an intake too
+            assert hub.ask("POST", "/api/candidates", ann, body, source=address).status == 201
+            assert hub.ask("GET", "/api/candidates", ann).status == 200  # not counted
+        late = hub.ask("POST", "/api/candidates", ann, {"title": "T", "content": "Number 60."}, source=addresses[60])
+        assert late.status == 429 and 1 <= int(late.headers["Retry-After"]) <= 61
+        assert late.headers["Content-Type"] == "application/problem+json"
+        assert hub.ask("POST", "/api/candidates", bob, {"title": "T", "content": "Of Bob."}).status == 201
+        ids = [row["id"] for row in hub.ask("GET", "/api/candidates", ann).json["candidates"]]
+        assert len(ids) == 30
+        for id in 3 * ids:  # 90 calls of an admin
+            assert hub.ask("POST", "/api/candidates/%s/promote" % id, boss).status == 200
+        assert hub.ask("GET", "/api/memories?q=number", ann).status == 200
+
+
+def test_a_quota_is_there_again_after_the_time_it_names(tmp_path):
+    with RunningHub(tmp_path, "--quota-max", "2", "--quota-window", "2") as hub:
+        token = hub.token("ann")
+        assert [hub.propose(token, "Number %d." % number).status for number in range(3)] == [201, 201, 429]
+        time.sleep(int(hub.propose(token, "Number 2.").headers["Retry-After"]))
+        assert hub.propose(token, "Number 2.").status == 201
+
+
+# ---- govern, receipts
+
+
+def fill_inbox(hub, tenant):
+    """One to promote, one with a secret, one that is the first's duplicate."""
+    hub.propose(hub.token("ann", tenant=tenant), "Use cents.", id="good")
+    insert(hub, tenant, SECRET, "secret")
+    insert(hub, tenant, "Use cents.", "twice")
+
+
+def status_of(hub, tenant):
+    return dict(hub.sql("SELECT id, status FROM candidates WHERE tenant = ?", tenant))
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    """A hub's database that nobody serves."""
+    with RunningHub(tmp_path, "--quota-max", "0") as hub:
+        yield hub
+
+
+def test_govern_promotes_quarantines_and_marks_duplicates_under_one_receipt(quiet):
+    fill_inbox(quiet, "team")
+    assert json.loads(quiet.run("govern", "--json").stdout) == {"promoted": 1, "quarantined": 1, "duplicate": 1, "left": 0}
+    assert status_of(quiet, "team") == {"good": "promoted", "secret": "quarantined", "twice": "duplicate"}
+    assert quiet.kinds() == ["proposed", "promoted", "governed"]
+    assert json.loads(quiet.sql("SELECT detail FROM receipts WHERE kind = 'governed'")[0][0]) == {"quarantined": ["secret"], "duplicate": [["twice", "good"]]}
+    assert json.loads(quiet.run("govern", "--json").stdout) == {"promoted": 0, "quarantined": 0, "duplicate": 0, "left": 0}
+    assert quiet.kinds() == ["proposed", "promoted", "governed"]
+    assert quiet.run("audit").returncode == 0
+
+
+def test_where_the_receipt_of_a_sweep_fails_no_flip_stays_and_the_next_run_repeats_them(quiet):
+    fill_inbox(quiet, "team")
+    quiet.sql("CREATE TRIGGER broken BEFORE INSERT ON receipts WHEN NEW.kind = 'governed' BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+    for _ in range(2):
+        done = quiet.run("govern", "--json", check=False)
+        assert (done.returncode, done.stdout) == (1, "") and "the disk is full" in done.stderr and "Traceback" not in done.stderr
+        assert status_of(quiet, "team") == {"good": "promoted", "secret": "inbox", "twice": "inbox"}
+        assert quiet.kinds() == ["proposed", "promoted"]  # made before it failed, with its own receipt
+    quiet.sql("DROP TRIGGER broken")
+    assert json.loads(quiet.run("govern", "--json").stdout) == {"promoted": 0, "quarantined": 1, "duplicate": 1, "left": 0}
+    assert status_of(quiet, "team") == {"good": "promoted", "secret": "quarantined", "twice": "duplicate"}
+    assert quiet.run("audit").returncode == 0
+
+
+def test_where_the_receipt_of_a_decision_or_an_intake_fails_nothing_of_it_is_done(quiet):
+    token = quiet.token("ann")
+    quiet.propose(token, "Use cents.", id="one")
+    quiet.sql("CREATE TRIGGER broken BEFORE INSERT ON receipts BEGIN SELECT RAISE(ABORT, 'no'); END")
+    reply = quiet.ask("POST", "/api/candidates/one/promote", quiet.admin())
+    assert reply.status == 503 and reply.headers["Retry-After"]
+    assert quiet.propose(token, "More.").status == 503
+    assert quiet.run("govern", check=False).returncode == 1
+    assert quiet.statuses() == {"Use cents.": "inbox"} and quiet.ask("GET", "/api/memories?q=cents", token).json["memories"] == []
+    quiet.sql("DROP TRIGGER broken")
+    assert quiet.propose(token, "More.").status == 201
+    assert quiet.run("audit").returncode == 0
+
+
+def test_govern_with_hold_promotes_nothing(quiet):
+    fill_inbox(quiet, "team")
+    assert json.loads(quiet.run("govern", "--hold", "--json").stdout) == {"promoted": 0, "quarantined": 1, "duplicate": 1, "left": 1}
+    assert status_of(quiet, "team")["good"] == "inbox"
+
+
+def test_two_governors_at_once_decide_each_candidate_once(quiet):
+    token = quiet.token("ann")
+    for number in range(60):
+        quiet.propose(token, "Number %d." % number)
+    running = [subprocess.Popen([sys.executable, str(PROGRAM), "hub", "govern", "--json"], env=quiet.env, stdout=subprocess.PIPE) for _ in range(3)]
+    done = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+    assert sum(counts["promoted"] for counts in done) == 60
+    assert quiet.kinds() == ["proposed"] * 60 + ["promoted"] * 60
+    assert quiet.run("audit").returncode == 0
+
+
+TAMPERED = {
+    "changed": "UPDATE receipts SET actor = 'eve' WHERE seq = 2",
+    "changed in its detail": "UPDATE receipts SET detail = replace(detail, 'c1', 'c9') WHERE seq = 2",
+    "changed to no JSON": "UPDATE receipts SET detail = '{' WHERE seq = 2",
+    "removed": "DELETE FROM receipts WHERE seq = 2",
+    "removed at the end": "DELETE FROM receipts WHERE seq = (SELECT max(seq) FROM receipts)",
+    "removed all": "DELETE FROM receipts",
+    "removed, the rest moved up": "DELETE FROM receipts WHERE seq = 2; UPDATE receipts SET seq = seq - 1 WHERE seq > 2",
+    "inserted": "INSERT INTO receipts SELECT tenant, 99, kind, at, actor, detail, hash, hash FROM receipts WHERE seq = 4",
+    "inserted before": "INSERT INTO receipts SELECT tenant, 0, kind, at, actor, detail, prev_hash, hash FROM receipts WHERE seq = 1",
+    "reordered": "UPDATE receipts SET seq = 99 WHERE seq = 2; UPDATE receipts SET seq = 2 WHERE seq = 3; UPDATE receipts SET seq = 3 WHERE seq = 99",
+    "candidate decided without": "UPDATE candidates SET status = 'rejected' WHERE id = 'c3'",
+    "candidate gone": "DELETE FROM candidates WHERE id = 'c2'",
+    "memory rewritten": "UPDATE memories SET content = 'Use floats.' WHERE id = 'c0'",
+}
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    """The bytes of a database with six receipts, and a folder to put copies of it."""
+    with RunningHub(tmp_path_factory.mktemp("ledger")) as hub:
+        for number in range(4):
+            hub.propose(hub.token("ann"), "Number %d." % number, id="c%d" % number)
+        hub.ask("POST", "/api/candidates/c0/promote", hub.admin())
+        hub.ask("POST", "/api/candidates/c1/reject", hub.admin())
+        hub.stop()
+        assert hub.run("audit").returncode == 0
+        yield hub, hub.path.read_bytes()
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_an_audit_finds_a_row_that_was(ledger, how):
+    hub, whole = ledger
+    hub.path.write_bytes(whole)
+    for statement in TAMPERED[how].split("; "):
+        hub.sql(statement)
+    done = hub.run("audit", "--json", check=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == memhook.EXIT_FOUND and found["ok"] is False and found["findings"]
+
+
+def test_an_audit_finds_a_chain_that_was_made_anew_by_its_anchor(ledger):
+    hub, whole = ledger
+    hub.path.write_bytes(whole)
+    assert len(hub.run("anchor").stdout.splitlines()) == 1
+    head = memhook.NO_HASH
+    for (seq,) in hub.sql("SELECT seq FROM receipts ORDER BY seq"):
+        (row,) = hub.sql(memhook._RECEIPT + " AND seq = ?", "team", seq)
+        receipt = {**memhook.parse_receipt(row), "actor": "eve", "prev_hash": head}
+        head = memhook.receipt_hash(receipt)
+        hub.sql("UPDATE receipts SET actor = 'eve', prev_hash = ?, hash = ? WHERE seq = ?", receipt["prev_hash"], head, seq)
+    hub.sql("UPDATE chains SET head = ?", head)
+    done = hub.run("audit", check=False)
+    assert done.returncode == memhook.EXIT_FOUND and "anchor" in done.stdout
+    os.remove(str(hub.path) + ".anchors.jsonl")
+    assert hub.run("audit").returncode == 0  # nothing but the anchor knew
+
+
+def test_an_anchor_with_nothing_new_appends_nothing(quiet):
+    quiet.propose(quiet.token("ann"), "Use cents.")
+    path = quiet.path.with_name("hub.db.anchors.jsonl")
+    assert json.loads(quiet.run("anchor").stdout)["count"] == 1
+    before = path.read_bytes()
+    for _ in range(2):
+        assert quiet.run("anchor").stdout == "" and path.read_bytes() == before
+    quiet.propose(quiet.token("ann"), "Use cents always.")
+    assert json.loads(quiet.run("anchor").stdout)["count"] == 2
+    assert path.read_bytes().startswith(before) and len(path.read_bytes().splitlines()) == 2
+    assert quiet.run("audit").returncode == 0
+
+
+# ---- serving
+
+
+def test_every_hub_command_means_the_same_database(tmp_path):
+    hub = RunningHub(tmp_path, start=False)
+    for command in (["govern"], ["anchor"], ["audit"], ["token", "list"], ["token", "revoke", "ann"]):
+        assert hub.run(*command, check=False).returncode == 1 and not hub.path.exists()
+    token = hub.run("token", "add", "ann").stdout.strip()
+    with hub.start():
+        assert hub.propose(token, "Use cents.").status == 201
+    assert json.loads(hub.run("govern", "--json").stdout)["promoted"] == 1
+    assert json.loads(hub.run("anchor").stdout)["count"] == 2
+    assert json.loads(hub.run("audit", "--json").stdout) == {"ok": True, "receipts": 2, "findings": []}
+    assert [row["name"] for row in json.loads(hub.run("token", "list", "--json").stdout)["tokens"]] == ["ann"]
+    for path in hub.home.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    missing = tmp_path / "other.db"
+    assert hub.run("audit", "--db", str(missing), check=False).returncode == 1 and not missing.exists()
+    (tmp_path / "text").write_text("no database")
+    done = hub.run("audit", "--db", str(tmp_path / "text"), check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+def test_a_foreign_interface_without_a_valid_token_is_refused(tmp_path):
+    hub = RunningHub(tmp_path, start=False)
+    for host in ("0.0.0.0", "::"):
+        done = hub.run("serve", "--host", host, "--port", "0", check=False)
+        assert done.returncode == 1 and "token" in done.stderr
+    hub.run("token", "add", "ann")
+    hub.run("token", "revoke", "ann")
+    assert hub.run("serve", "--host", "0.0.0.0", "--port", "0", check=False).returncode == 1
+    hub.run("token", "add", "ann")
+    hub.args = ("--host", "0.0.0.0")
+    with hub.start():
+        assert hub.ask("GET", "/healthz").json == {"ok": True, "version": memhook.VERSION}
+
+
+def test_a_port_that_is_taken_is_said_and_not_a_traceback(hub):
+    done = hub.run("serve", "--port", str(hub.port), check=False)
+    assert done.returncode == 1 and str(hub.port) in done.stderr and "Traceback" not in done.stderr
+
+
+def write_until_it_ends(hub, token, accepted, offset):
+    """Propose until the hub answers no more; the ids that were answered 201 go into `accepted`."""
+    import http.client
+    link = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=30)
+    try:
+        for number in range(offset, offset + 100_000):
+            link.request("POST", "/api/candidates", json.dumps({"title": "T", "content": "Number %d." % number, "id": "n%d" % number}), {"Authorization": "Bearer " + token})
+            response = link.getresponse()
+            response.read()
+            if response.status == 201:
+                accepted.append("n%d" % number)
+    except (OSError, http.client.HTTPException):
+        pass
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_what_was_answered_201_is_there_once_after(tmp_path, how):
+    with RunningHub(tmp_path, "--quota-max", "0") as hub:
+        token, accepted = hub.token("ann"), []
+        threads = [threading.Thread(target=write_until_it_ends, args=(hub, token, accepted, 1_000_000 * number)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(accepted) < 100:
+            time.sleep(0.02)
+        assert hub.stop(how) == (0 if how == signal.SIGTERM else -signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        stored = [id for (id,) in hub.sql("SELECT id FROM candidates")]
+        assert set(accepted) <= set(stored) and len(stored) == len(hub.kinds())
+        if how == signal.SIGTERM:  # and each that was stored was answered
+            assert set(accepted) == set(stored)
+        assert hub.run("audit").returncode == 0
+
+
+def test_a_request_that_is_in_work_at_sigterm_is_answered(tmp_path):
+    import sqlite3
+    with RunningHub(tmp_path) as hub:
+        token, replies = hub.token("ann"), []
+        db = sqlite3.connect(str(hub.path), isolation_level=None)
+        db.execute("BEGIN IMMEDIATE")  # the intake waits for it
+        thread = threading.Thread(target=lambda: replies.append(hub.propose(token, "Use cents.")))
+        thread.start()
+        time.sleep(0.5)
+        hub.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert hub.process.poll() is None and not replies
+        db.execute("ROLLBACK")
+        db.close()
+        thread.join()
+        assert replies[0].status == 201 and replies[0].headers["Connection"] == "close"
+        assert hub.process.wait(20) == 0
+        assert hub.statuses() == {"Use cents.": "inbox"}
+
+
+def test_it_ends_at_once_though_clients_hold_idle_connections(tmp_path):
+    import socket
+    with RunningHub(tmp_path) as hub:
+        links = [socket.create_connection(("127.0.0.1", hub.port)) for _ in range(20)]
+        links[0].sendall(b"GET /healthz HTT")
+        start = time.monotonic()
+        assert hub.stop() == 0 and time.monotonic() - start < 15
+        assert [link.recv(1) for link in links[1:]] == [b""] * 19
+
+
+def test_the_log_and_the_terminal_hold_no_content(tmp_path):
+    with RunningHub(tmp_path, "--quota-max", "4") as hub:
+        token = hub.token("ann")
+        hub.propose(token, "Contentword of mine.", "Titleword", id="idword")
+        hub.propose(token, "Other contentword.", "Titleword", id="idword")  # 409
+        hub.propose(token, SECRET)  # 422
+        hub.ask("POST", "/api/candidates", token, b'{"title": "Titleword", "content": ')  # 400
+        hub.propose(token, "Fifth contentword.")  # 429
+        hub.ask("GET", "/api/memories?q=queryword&since=x", token)
+        hub.ask("GET", "/api/pathword?queryword", "wrongtoken", **{"X-Header": "headerword"})
+        hub.ask("GET", "/api/memories?since=pathword", token)
+        hub.sql("CREATE TRIGGER broken BEFORE INSERT ON receipts BEGIN SELECT RAISE(ABORT, 'no'); END")
+        hub.ask("POST", "/api/candidates/idword/promote", hub.admin())  # 503
+        hub.stop()
+        logged = hub.log() + (hub.root / "stderr").read_text()
+        assert '"status": 409' in logged and '"status": 503' in logged
+        for word in ("contentword", "titleword", "idword", "queryword", "pathword", "headerword", "wrongtoken", "ghp_", token[20:]):
+            assert word.lower() not in logged.lower(), word
