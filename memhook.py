@@ -58,10 +58,14 @@ Why one file: it is copied, piped and read as a whole, and it works where nothin
 """
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and sys.argv[0] != "-c" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    sys.path.pop(0)  # the folder of a script: a json.py beside this file is not what is meant below
+
 import json
 import os
 import re
-import sys
 import time
 
 PROGRAM = os.path.abspath(globals().get("__file__") or sys.argv[1])  # this file; the second where BOOT runs it
@@ -7455,18 +7459,26 @@ class HookLine:
         self.current = current  # of the form that hook_command writes now
 
 
-def _forms(words: list[str]) -> Iterator[tuple[HookLine, list[str]]]:
-    """Each form that this program writes or wrote, filled from the places where its parts would be: (parts, the words that makes)."""
-    if len(words) in (18, 19):
-        line = HookLine(words[3], words[8], words[17], words[18] if len(words) == 19 else "", True)
-        yield line, ["test", "!", "-x", line.interpreter, "||", "test", "!", "-f", line.program, "||", "exec", line.interpreter, "-I", "-S", "-c", BOOT,
-                     line.program, line.subcommand] + words[18:]
-    if len(words) == 3:  # wired by hand, as a person would write it
-        yield HookLine(words[0], words[1], words[2], "", False), words
+EARLIER_BOOTS = frozenset((  # SHA-1 of what BOOT was in earlier versions: their hooks are ours too
+    "41268ea0ca9883280c9ab15555c7626aec6e2b41",
+    "77d22fe8129aca6f69d943bb23d1f8fae12f8a79",
+))
+
+
+def is_boot(text: str) -> bool:
+    """Whether this is what BOOT is, or was in an earlier version."""
+    return text == BOOT or sha1_hex(text.encode("utf-8", "surrogatepass")) in EARLIER_BOOTS
+
+
+def _is_program(path: str) -> bool:
+    return re.split(r"[\\/]", path)[-1] == "memhook.py"
 
 
 def parse_hook(command: Any) -> Optional[HookLine]:
-    """The parts of a command line that is ours, wherever it was installed from; None for any other. Never by a substring: a foreign hook may name us."""
+    """The parts of a command line that is ours, wherever it was installed from; None for any other. Never by a substring: a foreign hook may name us.
+
+    Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a person would wire it by hand.
+    """
     import shlex
     if not isinstance(command, str) or "memhook.py" not in command:
         return None
@@ -7474,23 +7486,41 @@ def parse_hook(command: Any) -> Optional[HookLine]:
         words = shlex.split(command)
     except ValueError:
         return None
-    for line, form in _forms(words):
-        if words == form and re.split(r"[\\/]", line.program)[-1] == "memhook.py" and line.subcommand in {spec.subcommand for spec in HOOK_SPECS}:
-            return line
-    return None
+    if len(words) in (18, 19):
+        line = HookLine(words[3], words[8], words[17], "".join(words[18:]), words[15] == BOOT)
+        form = ["test", "!", "-x", line.interpreter, "||", "test", "!", "-f", line.program, "||", "exec", line.interpreter, "-I", "-S", "-c", words[15],
+                line.program, line.subcommand] + words[18:]
+        known = words == form and is_boot(words[15])
+    elif len(words) == 3:
+        line = HookLine(words[0], words[1], words[2], "", False)
+        known = re.fullmatch(r"(?:.*[\\/])?(?:python[\d.]*|py)(?:\.exe)?", line.interpreter) is not None
+    else:
+        return None
+    return line if known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS} else None
+
+
+def shell_words(home: Home, command: str) -> list[str]:
+    """How Claude Code runs a hook's command line: by sh; on Windows by the bash of Git, for which the line is quoted too."""
+    if os.name != "nt":
+        return ["/bin/sh", "-c", command]
+    import shutil
+    git = shutil.which("git", path=home.environ.get("PATH")) or r"C:\Program Files\Git\cmd\git.exe"
+    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe"), "-c", command]
 
 
 def stable_interpreter() -> str:
-    """The absolute path of this Python by the name that upgrades keep, where there is one: 3.11.7 goes, python3 stays."""
-    own = os.path.abspath(sys.executable)
-    if sys.prefix != sys.base_prefix:
-        return own  # a virtual environment's: its python is the one that was chosen
-    for name in ("python3", "python"):
-        for folder in (os.path.dirname(own), "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"):
+    """The absolute path of this Python by the name that upgrades keep, where there is one: 3.11.7 goes, python3 stays.
+
+    Of a virtual environment it is the Python that it was made from: -S loads none of its packages, and it goes with its project.
+    """
+    real = os.path.realpath(sys.executable)
+    own = [] if sys.prefix != sys.base_prefix else [os.path.dirname(os.path.abspath(sys.executable))]
+    for folder in ["/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", *own, os.path.dirname(real)]:
+        for name in ("python3", "python"):
             path = os.path.join(folder, name)
-            if os.path.exists(path) and os.path.realpath(path) == os.path.realpath(own):
+            if os.path.exists(path) and os.path.realpath(path) == real:
                 return path
-    return own
+    return os.path.abspath(sys.executable)
 
 
 # ---- settings.json as text
@@ -7530,16 +7560,12 @@ def scan(text: str, container: Span) -> list[Span]:
     return found
 
 
-def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        raise ValueError("the key %s stands there twice" % json.dumps(twice[0]))
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError("%s is not JSON" % name)
+def _walk(text: str, span: Span) -> Iterator[tuple[Span, list[Span]]]:
+    """Every value in a value, itself first, each with what it holds."""
+    inside = scan(text, span) if isinstance(span.value, (dict, list)) else []
+    yield span, inside
+    for held in inside:
+        yield from _walk(text, held)
 
 
 def _is_group(group: Any) -> bool:
@@ -7587,22 +7613,36 @@ class Settings:
         """Strict JSON of the shape that hooks need, or InstallError naming the line."""
         hint = "mend it (Claude Code ignores all hooks in such a file) and try again; nothing was changed"
         try:
-            root = json.loads(self.text, object_pairs_hook=_no_twice, parse_constant=_no_constant)
+            json.loads(self.text)
+            at, what = next(self._faults(), (-1, ""))
         except json.JSONDecodeError as error:
             raise InstallError("%s, line %d, column %d: %s" % (self.path, error.lineno, error.colno, error.msg), hint)
-        except (ValueError, RecursionError) as error:
-            raise InstallError("%s, line %d: %s" % (self.path, self._line_of(str(error)), str(error) or "nested too deeply"), hint)
-        if not isinstance(root, dict):
-            raise InstallError("%s, line 1: settings must be an object {…}" % self.path, hint)
-        hooks = root.get("hooks", {})
-        if not isinstance(hooks, dict) or not all(isinstance(groups, list) and all(_is_group(group) for group in groups) for groups in hooks.values()):
-            raise InstallError('%s, line %d: "hooks" does not have the form that Claude Code expects' % (self.path, self._line_of('"hooks"')), hint)
+        except (ValueError, RecursionError) as error:  # an integer of more digits than Python takes
+            raise InstallError("%s, line 1: %s" % (self.path, "nested too deeply" if isinstance(error, RecursionError) else error), hint)
+        if what:
+            raise InstallError("%s, line %d: %s" % (self.path, self.text.count("\n", 0, at) + 1, what), hint)
 
-    def _line_of(self, message: str) -> int:
-        """The line of the last place where the quoted part of a message stands."""
-        quoted = re.search(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity', message)
-        at = self.text.rfind(quoted.group()) if quoted else 0
-        return self.text.count("\n", 0, max(at, 0)) + 1
+    def _faults(self) -> Iterator[tuple[int, str]]:
+        """(place, what is wrong there): what json.loads lets pass and the client does not, and what is no place for hooks."""
+        for span, inside in _walk(self.text, self.root):
+            constant = re.compile("NaN|-?Infinity").match(self.text, span.start)
+            if constant:
+                yield span.start, "%s is not JSON" % constant.group()
+            keys = [held.key for held in inside] if isinstance(span.value, dict) else []
+            for number, key in enumerate(keys):
+                if key in keys[:number]:
+                    yield inside[number].key_start, "the key %s stands there twice" % json.dumps(key)
+        if not isinstance(self.root.value, dict):
+            yield self.root.start, "settings must be an object {…}"
+            return
+        hooks = self.hooks()
+        if hooks and not isinstance(hooks.value, dict):
+            yield hooks.start, '"hooks" must be an object {…}'
+        for event in scan(self.text, hooks) if hooks and isinstance(hooks.value, dict) else []:
+            groups = scan(self.text, event) if isinstance(event.value, list) else [event]
+            for group in groups:
+                if group is event or not _is_group(group.value):
+                    yield group.start, 'the hooks of %s do not have the form [{"hooks": [{…}]}]' % json.dumps(event.key)
 
 
 def settings_path(home: Home) -> str:
@@ -7614,6 +7654,8 @@ def read_settings(home: Home) -> Settings:
     path = settings_path(home)
     if os.path.islink(path) and not os.path.exists(path):
         raise InstallError("%s is a link that leads nowhere" % path, "mend the link and try again")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InstallError("%s is not a file" % path, "move it away and try again")
     if os.path.isfile(path) and os.stat(path).st_mode & 0o600 != 0o600:  # the mode speaks, also for root, who could
         raise InstallError("%s may not be %s" % (path, "written" if os.stat(path).st_mode & 0o400 else "read"), "chmod u+rw it, if that is what you want, and try again")
     try:
@@ -7739,18 +7781,21 @@ def add_hooks(settings: Settings, wanted: list[tuple[HookSpec, str]]) -> None:
 
 
 def write_settings(settings: Settings, data: bytes) -> None:
-    """Replace the file that settings.json is or leads to, keeping its mode; links stay links."""
+    """Replace the file that settings.json is or leads to, keeping its mode; links stay links. Not if another program has just written it."""
     target = os.path.realpath(settings.path)
     mode = os.stat(target).st_mode & 0o7777 if os.path.exists(target) else 0o600
     temp = "%s.memhook-%d.tmp" % (target, os.getpid())
     try:
         write_temp(temp, data, durable=True)
         os.chmod(temp, mode)
+        if read_file(target) != settings.original:
+            raise InstallError("%s was changed by another program in this moment" % settings.path, "nothing was changed; run it again")
         os.replace(temp, target)
         sync_folder(os.path.dirname(target))
     except OSError as error:
-        remove_file(temp)
         raise InstallError("%s cannot be written: %s" % (settings.path, error.strerror), "nothing was changed")
+    finally:
+        remove_file(temp)
 
 
 # ---- install, uninstall
@@ -7776,54 +7821,61 @@ def _planned(home: Home, settings: Settings) -> str:
     return "\n".join(lines + ["Would add to %s: %s -> memhook %s" % (settings.path, spec.event, spec.subcommand) for spec in HOOK_SPECS])
 
 
-def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") -> None:
-    """Return if the phrase was given or is typed; raises InstallError otherwise. Reads the terminal even where stdin is a pipe."""
-    refused = InstallError("%s: the words %s were not given" % (undone, CONSENT_PHRASE), 'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
-    if phrase is not None:
-        if phrase != CONSENT_PHRASE:
-            raise refused
-        return
+def ask_words(question: str) -> str:
+    """What a person types at the terminal, also where stdin is a pipe; "" where there is none."""
+    keys, screen = ("CONIN$", "CONOUT$") if os.name == "nt" else ("/dev/tty", "/dev/tty")
     try:
-        with open(os.devnull if os.name == "nt" and not sys.stdin.isatty() else "CON" if os.name == "nt" else "/dev/tty", "r+b", buffering=0) as terminal:
-            terminal.write(("Type %s to go on: " % CONSENT_PHRASE).encode())
-            answer = terminal.readline().decode("utf-8", "replace")
+        with open(screen, "wb", buffering=0) as shown, open(keys, "rb", buffering=0) as typed:
+            shown.write(question.encode())
+            return typed.readline().decode("utf-8", "replace").strip()
     except OSError:
-        raise refused
-    if answer.strip() != CONSENT_PHRASE:
-        raise refused
+        return ""
+
+
+def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") -> None:
+    """Return if the phrase was given or is typed; raises InstallError otherwise."""
+    given = ask_words("Type %s to go on: " % CONSENT_PHRASE) if phrase is None else phrase
+    if given != CONSENT_PHRASE:
+        raise InstallError("%s: the words %s were not given" % (undone, CONSENT_PHRASE), 'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
 
 
 _LAUNCHER_MARK = "# written by memhook install, removed by memhook uninstall\n"
 
 
-def launcher_path(home: Home) -> str:
-    """Where a `memhook` command would be found: ~/.local/bin or ~/bin, if it is on PATH; else ""."""
+def _launcher_places(home: Home) -> list[str]:
+    """Where a `memhook` command may lie."""
     user = os.path.dirname(home.config) if not home.environ.get("CLAUDE_CONFIG_DIR") else home.environ.get("HOME") or os.path.expanduser("~")
-    wanted = [os.path.join(user, ".local", "bin"), os.path.join(user, "bin")]
-    found = [folder for folder in home.environ.get("PATH", "").split(os.pathsep) if folder in wanted and os.path.isdir(folder)]
-    return os.path.join(found[0], "memhook") if found and os.name != "nt" else ""
+    return [] if os.name == "nt" else [os.path.join(user, *folder, "memhook") for folder in ((".local", "bin"), ("bin",))]
+
+
+def _is_our_launcher(home: Home, path: str) -> bool:
+    """Whether we wrote it for this installation: another Claude folder may have one too."""
+    import shlex
+    data = read_file(path) or b""
+    return _LAUNCHER_MARK.encode() in data and os.fsencode(" %s " % shlex.quote(program_path(home))) in data
 
 
 def write_launcher(home: Home) -> str:
     """Make the command `memhook`, which starts from the cached bytecode; -> how a person calls us. A foreign file of that name stays."""
     import shlex
-    path, plain = launcher_path(home), "python3 %s" % shlex.quote(program_path(home))
-    there = read_file(path) if path else None
-    if not path or (there is not None and _LAUNCHER_MARK.encode() not in there):
-        return plain
-    places = "".join('%s="${%s:-%s}" ' % (name, name, value) for name, value in (("CLAUDE_CONFIG_DIR", home.environ.get("CLAUDE_CONFIG_DIR")), ("MEMHOOK_HOME", home.environ.get("MEMHOOK_HOME")))
-                     if value and re.fullmatch(r"[\w./ ~+:@-]+", value))
-    line = "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
-    text = "#!/bin/sh\n" + _LAUNCHER_MARK + ("export %s\n" % places.strip() if places else "") + line
-    write_file(path, text.encode())
+    folders = home.environ.get("PATH", "").split(os.pathsep)
+    path = next((path for path in _launcher_places(home) if os.path.dirname(path) in folders and os.path.isdir(os.path.dirname(path))), "")
+    if not path or (os.path.lexists(path) and not _is_our_launcher(home, path)):
+        return "python3 %s" % shlex.quote(program_path(home))
+    text = "#!/bin/sh\n" + _LAUNCHER_MARK
+    for name in ("CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"):
+        if home.environ.get(name):
+            text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, shlex.quote(os.path.abspath(os.path.expanduser(home.environ[name]))))
+    text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
+    write_file(path, os.fsencode(text))
     os.chmod(path, 0o755)
     return "memhook"
 
 
 def remove_launcher(home: Home) -> None:
-    path = launcher_path(home)
-    if path and _LAUNCHER_MARK.encode() in (read_file(path) or b""):
-        remove_file(path)
+    for path in _launcher_places(home):
+        if _is_our_launcher(home, path):
+            remove_file(path)
 
 
 def copy_program(home: Home) -> None:
@@ -7837,43 +7889,45 @@ def copy_program(home: Home) -> None:
 
 
 def read_record(home: Home) -> dict[str, Any]:
-    """install.json: {"created": bool, "original": the file's text before us, "left": SHA-256 of the file as we left it}."""
+    """install.json: {"created": bool, "original": the file's text before us, "left": hash of the file as we left it}."""
     record = read_json(home.path("install.json"))
     return record if isinstance(record, dict) else {}
 
 
+def original_settings(home: Home) -> Optional[Settings]:
+    """The settings as they were before us; None where there were none, or nobody knows."""
+    text = read_record(home).get("original")
+    return Settings(settings_path(home), text.encode("utf-8")) if text else None
+
+
 def back_up(home: Home, settings: Settings) -> None:
-    """Keep the bytes that stood there before us, beside the file and for the uninstall. An install on top of one of ours keeps the first."""
-    original = settings.original
-    if read_record(home) and original is not None and our_hooks(Settings(settings.path, original)):
-        return
-    if original is not None:
-        write_file(settings.path + ".memhook-backup", original)
-    record = {"created": original is None, "original": (original or b"").decode("utf-8", "surrogateescape"), "left": "", "fresh": True}
-    write_file(home.path("install.json"), json.dumps(record).encode())
+    """Before settings.json is replaced: keep the bytes from before us, and the hash of those that come, for the uninstall.
 
-
-def note_left(home: Home, settings: Settings) -> None:
-    """Remember the file as we left it: while it stays so, the uninstall brings its original bytes back.
-
-    Not if a person changed it since the last time: then the original is no longer what they want back.
+    An install on top of one of ours keeps the first bytes; if a person changed the file since, its uninstall will splice.
     """
-    record = read_record(home)
-    untouched = record.pop("fresh", False) or (settings.original is not None and record.get("left") == file_hash(settings.original))
-    record["left"] = file_hash(settings.to_bytes()) if untouched else "changed"
-    write_file(home.path("install.json"), json.dumps(record).encode())
+    original, record = settings.original, read_record(home)
+    before = None if original is None else Settings(settings.path, original)
+    left = file_hash(settings.to_bytes())
+    if before and our_hooks(before) and record:
+        record["left"] = left if record.get("left") == file_hash(before.to_bytes()) else "changed"
+    else:
+        if before:
+            write_file(settings.path + ".memhook-backup", before.to_bytes())
+            remove_hooks(before)  # of an installation that nobody remembers: they are not what a person wants back
+        record = {"created": before is None, "original": before.to_bytes().decode("utf-8") if before else "", "left": left}
+    write_json(home.path("install.json"), record)
 
 
 def check_hooks(home: Home) -> None:
-    """Each hook stands exactly once, and its command line, run with an empty stdin, exits 0. Raises InstallError naming those that fail."""
+    """Each hook stands exactly once, and its command line, run as it stands with an empty stdin, exits 0. Raises InstallError naming those that fail."""
     import subprocess
     stands = our_hooks(read_settings(home))
     wrong = []
     for spec, command in wanted_hooks(home):
-        if stands.count((spec.event, command)) != 1:
+        if [text for event, text in stands if event == spec.event] != [command]:
             wrong.append("%s: not there exactly once" % spec.event)
             continue
-        ran = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env={**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"})
+        ran = subprocess.run(shell_words(home, command), stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env={**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"})
         if ran.returncode or ran.stdout:
             wrong.append("%s: exit status %d" % (spec.event, ran.returncode))
     if wrong:
@@ -7910,13 +7964,47 @@ def mcp_command(home: Home) -> list[str]:
     return [stable_interpreter(), "-I", "-S", "-c", BOOT, program_path(home), "mcp"]
 
 
+def mcp_entry(home: Home) -> Optional[list[str]]:
+    """The words that start the MCP server "memhook", by the file in which the client keeps them; None where there is none."""
+    folder = home.config if home.environ.get("CLAUDE_CONFIG_DIR") else os.path.dirname(home.config)
+    stored = read_json(os.path.join(folder, ".claude.json"))
+    servers = stored.get("mcpServers") if isinstance(stored, dict) else None
+    entry = servers.get("memhook") if isinstance(servers, dict) else None
+    return [str(entry.get("command")), *map(str, entry.get("args") or [])] if isinstance(entry, dict) else None
+
+
+def _is_our_mcp(words: list[str]) -> bool:
+    return len(words) == 7 and words[1:4] == ["-I", "-S", "-c"] and is_boot(words[4]) and _is_program(words[5]) and words[6] == "mcp"
+
+
 def register_mcp(home: Home, tell: Callable[[str], None]) -> None:
-    """Offer memory_search and the others to Claude, by its own command: its file is not ours to edit."""
+    """Offer memory_search and the others to Claude, by its own command: its file is not ours to edit. A foreign server of our name stays."""
     import shlex
-    if run_claude(home, "mcp", "get", "memhook") or run_claude(home, "mcp", "add", "--scope", "user", "memhook", "--", *mcp_command(home)):
+    there, wanted = mcp_entry(home), mcp_command(home)
+    if there and there != wanted and _is_our_mcp(there):
+        run_claude(home, "mcp", "remove", "--scope", "user", "memhook")
+        there = None
+    if there == wanted or (there is None and run_claude(home, "mcp", "add", "--scope", "user", "memhook", "--", *wanted)):
         tell("Claude can search your memories (MCP server memhook).")
     else:
-        tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s" % " ".join(map(shlex.quote, mcp_command(home))))
+        tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s" % " ".join(map(shlex.quote, wanted)))
+
+
+def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
+    there = mcp_entry(home)
+    if there and _is_our_mcp(there) and not run_claude(home, "mcp", "remove", "--scope", "user", "memhook"):
+        tell("Claude still has the MCP server memhook, which is no more. Remove it:  claude mcp remove --scope user memhook")
+
+
+def sweep_killed(home: Home) -> None:
+    """Remove the temp files of installs that were killed. Under the lock: they are nobody's."""
+    target = os.path.realpath(settings_path(home))
+    ours = {home.config: r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp",
+            os.path.join(home.config, "__pycache__"): r"memhook\.[\w.-]+\.pyc\.\d+", home.root: r"(?:install|consent)\.json\.\d+\.tmp|\.gitignore\.\d+\.tmp"}
+    for folder, pattern in [*ours.items(), (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp")]:
+        for name in list_folder(folder):
+            if re.fullmatch(pattern, name):
+                remove_file(os.path.join(folder, name))
 
 
 def merge_hooks(home: Home) -> None:
@@ -7926,11 +8014,27 @@ def merge_hooks(home: Home) -> None:
     if settings.original is None or settings.to_bytes() != settings.original:
         back_up(home, settings)
         write_settings(settings, settings.to_bytes())
-        note_left(home, settings)
+
+
+def refuse_home(home: Home) -> None:
+    """Raises InstallError where MEMHOOK_HOME is a folder that holds other people's things: it is made private, and a purge empties it."""
+    real = os.path.realpath(home.root)
+    for folder in (home.config, os.path.expanduser("~"), home.environ.get("HOME") or "/"):
+        if (os.path.realpath(folder) + os.sep).startswith(real.rstrip(os.sep) + os.sep):
+            raise InstallError("MEMHOOK_HOME may not be %s, in which %s lies" % (home.root, folder), "name a folder of its own")
+
+
+def locked(home: Home) -> Lock:
+    """The lock of install and uninstall, held. Raises BusyError."""
+    lock = Lock(home.path("install.lock"))
+    if not lock.acquire(60.0):
+        raise BusyError("another install is running", "try again in a moment")
+    return lock
 
 
 def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[str], None], mcp: bool = False) -> None:
     """Ask, copy this file into Claude's folder, merge the hooks, write the consent. Twice is the same as once."""
+    refuse_home(home)
     settings = read_settings(home)
     add_hooks(settings, wanted_hooks(home))
     if dry_run:
@@ -7940,16 +8044,19 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
         tell(DISCLOSURE.format(home=home.root, program=program_path(home), settings=settings.path, count=len(HOOK_SPECS)))
         ask_consent(phrase)
     home.create()
-    with Lock(home.path("install.lock")) as lock:
-        if not lock.acquire(60.0):
-            raise BusyError("another install is running", "try again in a moment")
+    with locked(home):
+        sweep_killed(home)
         copy_program(home)
         merge_hooks(home)
         check_hooks(home)
         grant_consent(home, "flag" if phrase else "typed")
     if mcp:
         register_mcp(home, tell)
-    tell("memhook is on. Your next Claude Code sessions become memories in %s" % home.path("memories"))
+    consent = read_consent(home)
+    if consent and consent.paused:
+        tell("memhook is installed, and paused as before: memhook resume ends that.")
+    else:
+        tell("memhook is on. Your next Claude Code sessions become memories in %s" % home.path("memories"))
     called = write_launcher(home)
     tell("Look at it:  %s status\nUndo it:     %s uninstall" % (called, called))
 
@@ -7971,31 +8078,23 @@ def set_pause(home: Home, paused: bool) -> bool:
     return True
 
 
-def unregister_mcp(home: Home) -> None:
-    if run_claude(home, "mcp", "get", "memhook"):
-        run_claude(home, "mcp", "remove", "--scope", "user", "memhook")
-
-
 def take_hooks_out(home: Home) -> str:
     """Settings.json without us: its original bytes if nobody changed it since, else our entries spliced out; -> what was done, in words."""
-    settings = read_settings(home)
-    record = read_record(home)
+    settings, before, record = read_settings(home), original_settings(home), read_record(home)
     if settings.original is None:
         return "settings.json is not there"
-    if record.get("left") == file_hash(settings.original):
-        if record["created"]:
-            remove_file(os.path.realpath(settings.path))
-        else:
-            write_settings(settings, record["original"].encode("utf-8", "surrogateescape"))
-        return "settings.json is what it was before"
-    before = None
-    if record.get("original"):
-        before = Settings(settings.path, record["original"].encode("utf-8", "surrogateescape"))
-    remove_hooks(settings, empty=before)
+    unchanged = record.get("left") == file_hash(settings.original)
+    if unchanged and before:
+        settings.mark, settings.text = before.mark, before.text
+    else:
+        remove_hooks(settings, empty=before)
+    if record.get("created") and (unchanged or settings.root.value == {}):
+        remove_file(os.path.realpath(settings.path))
+        return "settings.json, which came with it, is gone too"
     if settings.to_bytes() == settings.original:
         return "settings.json held none of our hooks"
     write_settings(settings, settings.to_bytes())
-    return "settings.json was changed since; our entries are out of it, the rest is as it is"
+    return "settings.json is what it was before" if unchanged else "settings.json was changed since; our entries are out of it, the rest is as it is"
 
 
 def remove_program(home: Home) -> None:
@@ -8011,13 +8110,37 @@ def remove_program(home: Home) -> None:
 
 def uninstall(home: Home, tell: Callable[[str], None]) -> None:
     """Remove hooks, consent and program. Memories stay."""
-    outcome = take_hooks_out(home)
-    for path in (home.path("consent.json"), home.path("install.json"), settings_path(home) + ".memhook-backup"):
-        remove_file(path)
-    unregister_mcp(home)
-    remove_launcher(home)
-    remove_program(home)
+    import contextlib
+    with locked(home) if os.path.isdir(home.root) else contextlib.nullcontext():
+        outcome = take_hooks_out(home)
+        for path in (home.path("consent.json"), home.path("install.json"), settings_path(home) + ".memhook-backup"):
+            remove_file(path)
+        sweep_killed(home)
+        unregister_mcp(home, tell)
+        remove_launcher(home)
+        remove_program(home)
     tell("memhook is off: %s." % outcome)
+
+
+_OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a person's
+    r"(?:\.gitignore|(?:consent|config|install|quota|usage|team|team-state)\.json|(?:receipts|tombstones)\.jsonl|team-token|(?:drain|embed|install|model|team|usage)\.lock"
+    r"|checkpoints|seen|spool|outbox|memories|model|(?:index|hub)\.db[\w.-]*|index-cache|memhook\.log(?:\.1)?)(?:\.\d+\.tmp)?")
+
+
+def erase_home(home: Home) -> list[str]:
+    """Remove all that memhook keeps, memories too; -> what is left in its folder, which is none of ours. Raises OSError; BusyError while a drain works."""
+    import shutil
+    with Lock(home.path("drain.lock")) as lock:
+        if not lock.acquire(30.0):
+            raise BusyError("a drain is running: nothing was erased", "try again when it is done")
+        for name in list_folder(home.root):
+            path = home.path(name)
+            if _OWN_FILES.fullmatch(name):
+                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
+    left = list_folder(home.root)
+    if not left and not os.path.islink(home.root):
+        os.rmdir(home.root)
+    return left
 
 
 # ==== 24. Checkup ===============================================================
@@ -8723,22 +8846,21 @@ def cmd_install(home: Home, options: Any) -> int:
 
 def ask_purge(home: Home) -> None:
     """Return if the person types PURGE; raises UsageError otherwise."""
-    if sys.stdin is not None and sys.stdin.isatty():
-        say("This erases %s with %d memories. There is no way back." % (home.root, count_memories(home)["count"]))
-        if input("Type PURGE to go on: ").strip() == "PURGE":
-            return
-    raise UsageError("nothing was erased: --purge asks at a terminal", "run it at a terminal and type PURGE")
+    hub = ", and the hub that is served from there" if os.path.exists(home.path("hub.db")) else ""
+    question = "This erases %s with %d memories%s. There is no way back.\nType PURGE to go on: " % (home.root, count_memories(home)["count"], hub)
+    if ask_words(question) != "PURGE":
+        raise UsageError("nothing was erased, nothing uninstalled: --purge asks at a terminal", "run it at a terminal and type PURGE")
 
 
 def cmd_uninstall(home: Home, options: Any) -> int:
-    if options.purge:
+    there = os.path.isdir(home.root)
+    if options.purge and there:
         ask_purge(home)
     uninstall(home, say)
-    if options.purge:
-        import shutil
-        shutil.rmtree(home.root, ignore_errors=True)
-        say("Erased %s" % home.root)
-    elif os.path.isdir(home.root):
+    if options.purge and there:
+        left = erase_home(home)
+        say("Erased %s%s" % (home.root, ", but for what is not memhook's: " + ", ".join(left) if left else ""))
+    elif there:
         say("Your memories stay in %s (memhook uninstall --purge erases them)" % home.root)
     return EXIT_OK
 

@@ -33,7 +33,7 @@ def run(box, *args, env=(), **options):
 def shell(box, line, **options):
     """Run a shell line in which "$@" is the program."""
     return subprocess.run(["/bin/sh", "-c", line, "sh", sys.executable, str(PROGRAM)], env=box.env, cwd=box.project, capture_output=True,
-                          text=True, timeout=60, **options)
+                          text=True, timeout=60, start_new_session=True, **options)
 
 
 def failed(done, status):
