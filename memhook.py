@@ -6166,7 +6166,7 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
     """Apply one page: tombstones win over memories, those of this machine too."""
     def ids(name: str) -> list[dict[str, Any]]:
         entries = page.get(name)
-        return [entry for entry in entries if isinstance(entry, dict) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", str(entry.get("id")))] if isinstance(entries, list) else []
+        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", entry["id"])] if isinstance(entries, list) else []
 
     buried = forgotten_ids(home)
     removed = _bury_pulled(home, [entry["id"] for entry in ids("tombstones") if entry["id"] not in buried], known)
@@ -6225,16 +6225,17 @@ def check_team(home: Home) -> dict[str, Any]:
             "pulled": len(team_files(home))}
 
 
-def team_troubles(home: Home) -> list[str]:
-    """What a person should do something about, a line each."""
+def team_troubles(home: Home) -> list[tuple[str, str, str]]:
+    """What a person should do something about: (what is wrong, why it matters, what mends it)."""
     facts = check_team(home)
     found = []
     if facts["joined"] and facts["paused"]:
-        found.append("the outbox is paused: the hub refused the token (%s). Join again with a new one, or: memhook team outbox --retry" % facts["paused"])
+        found.append(("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
+                      "memhook team join URL --token-file FILE with a new token, or memhook team outbox --retry"))
     if facts["outbox"]["dead"]:
-        found.append("%d candidates were refused for good: memhook team outbox shows why" % facts["outbox"]["dead"])
+        found.append(("%d candidates were refused for good" % facts["outbox"]["dead"], "the team will not see them", "memhook team outbox shows why"))
     if not facts["joined"] and facts["outbox"]["new"]:
-        found.append("%d candidates wait for a team that was left: memhook team leave --purge erases them" % facts["outbox"]["new"])
+        found.append(("%d candidates wait for a team that was left" % facts["outbox"]["new"], "they go to the next team that is joined", "memhook team leave --purge"))
     return found
 
 
@@ -8746,11 +8747,10 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
 
 def check_queues(home: Home) -> list[Finding]:
     """Dead letters, segments that wait too long, hooks that failed."""
-    found = []
-    for name, mend in (("spool", "memhook drain --retry-dead"), ("outbox", "memhook team outbox")):
-        dead = Spool(home.path(name)).counts()["dead"]
-        if dead:
-            found.append(Finding("%d dead letters in the %s" % (dead, name), "they were given up after several tries, and are in no memory", mend))
+    found = [Finding(*trouble) for trouble in team_troubles(home)]
+    dead = Spool(home.path("spool")).counts()["dead"]
+    if dead:
+        found.append(Finding("%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"))
     waiting = [home.path("spool", "new", name) for name in list_folder(home.path("spool", "new"))]
     late = [path for path in waiting if now() - (regular_file(path) or os.stat(home.root)).st_mtime > LATE_SECONDS]
     if late:
@@ -9299,8 +9299,10 @@ def cmd_team_status(home: Home, options: Any) -> int:
     show("proposing  " + ("every new memory" if facts["propose"] == "auto" else "what you name"))
     show("outbox     {new} waiting, {claimed} in work, {dead} refused".format(**facts["outbox"]))
     show("pulled     %d memories" % facts["pulled"])
-    for trouble in [facts["trouble"]] * bool(facts["trouble"] and not facts["paused"]) + team_troubles(home):
-        say(trouble)
+    if facts["trouble"] and not facts["paused"]:
+        say(facts["trouble"])
+    for what, _, mend in team_troubles(home):
+        say("%s: %s" % (what, mend))
     return EXIT_OK
 
 
