@@ -2227,7 +2227,6 @@ HOOK_SPECS = (  # the only list of our hooks: install, uninstall, status, README
 )
 
 
-
 def _readable(fd: int, seconds: float) -> bool:
     if os.name == "nt":
         return True  # select() takes only sockets there
@@ -2390,7 +2389,10 @@ def arguments() -> list[str]:
 
 
 def serve_hook(hooks: dict[str, Callable[[Home, Consent, dict[str, Any]], None]], argv: list[str]) -> None:
-    """If the arguments name one of these hooks, run it and leave at once: tearing the interpreter down costs a millisecond or two and frees what is freed anyway."""
+    """If the arguments name one of these hooks, run it and leave at once.
+
+    Tearing the interpreter down would cost a millisecond or two and free what is freed anyway.
+    """
     if argv and argv[0] in hooks:
         os.umask(0o077)
         if len(argv) > 1 and not os.environ.get("MEMHOOK_HOME"):
