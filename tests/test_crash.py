@@ -631,9 +631,9 @@ def test_hashes_of_lines_that_the_disk_cut_short_spoil_no_others(room):
 def entries_not_synced(text, home):
     """Folders whose new entries were not synced when a spool item was removed, or at the end of the run, in a strace log.
 
-    Temp files, checkpoints, `seen`, the quota and the log may be lost: they are made again.
+    Temp files, checkpoints, `seen`, the quota and the log may be lost: they are made again. So may a claim: the item is in new/ then.
     """
-    may_be_lost = r"\.tmp$|/checkpoints|/seen|/quota\.json|\.log$|/spool/tmp$|\.lock$"
+    may_be_lost = r"\.tmp$|/checkpoints|/seen|/quota\.json|\.log$|/spool/tmp$|/spool/claimed|\.lock$"
     known, unsynced, late = set(), set(), set()
     for name, rest in re.findall(r"(?m)^\d+ +(\w+)\((.*)$", text):
         given, _, result = rest.rpartition(" = ")

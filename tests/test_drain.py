@@ -473,13 +473,28 @@ def test_a_drain_at_a_terminal_waits_for_the_one_that_runs(box):
 def test_an_item_that_comes_while_the_drain_works_is_drained_too(box):
     put(box, turns_of("first"))
     spool = memhook.Spool(str(box.home / "spool"))
-    done, ledger = memhook.Drained(), memhook.Ledger(box.api)
+    done, batch = memhook.Drained(), memhook.Batch(box.api, spool)
     for item in spool.claim_all():
-        memhook.drain_item(box.api, spool, ledger, item)
+        assert memhook.drain_item(batch, item) == "" and batch.commit() == ["stored"]
         done.stored += 1
         if done.stored < 5:
             put(box, turns_of("later", first=done.stored * 10), done.stored)
     assert done.stored == 5 and len(box.memories()) == 5
+
+
+def test_a_batch_that_cannot_be_committed_gives_everything_back_and_covers_nothing(box):
+    for number in range(6):
+        put(box, turns_of("batch", first=number * 10), number)
+    spool = memhook.Spool(str(box.home / "spool"))
+    batch = memhook.Batch(box.api, spool)
+    for item in spool.claim_all():
+        assert memhook.drain_item(batch, item) == ""
+    (box.home / "receipts.jsonl").mkdir()
+    assert batch.commit() == ["retried"] * 6 and len(spool.items("new")) == 6 and spool.items("claimed") == []
+    (box.home / "receipts.jsonl").rmdir()
+    assert batch.commit() == []
+    assert box.drain()["stored"] == 6 and len(box.receipts()) == len(box.memories()) == 6
+    assert [name for _, _, names in os.walk(box.home) for name in names if name.endswith(".tmp")] == []
 
 
 # ---- capture by the drain

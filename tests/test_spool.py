@@ -271,7 +271,7 @@ def test_an_item_of_another_process_that_is_removed_under_a_drain_costs_nothing(
     spool = memhook.Spool(str(box.home / "spool"))
     item = claim(spool)
     spool.ack(item)
-    assert memhook.drain_item(box.api, spool, memhook.Ledger(box.api), item) == "retried"
+    assert memhook.drain_item(memhook.Batch(box.api, spool), item) == "retried"
     assert box.drain() == {"stored": 0, "duplicate": 0, "empty": 0, "forgotten": 0, "retried": 0, "dead": 0, "left": 0}
 
 
