@@ -3043,7 +3043,12 @@ class transaction:
         self.db.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.db.execute("ROLLBACK" if kind else "COMMIT")
+        try:
+            if not kind:
+                self.db.execute("COMMIT")
+        finally:
+            if self.db.in_transaction:  # an exception left it, or the COMMIT failed; after some errors SQLite has rolled back by itself
+                self.db.execute("ROLLBACK")
 
 
 def memory_title(text: str, path: str) -> str:
@@ -6336,7 +6341,7 @@ def team_troubles(home: Home) -> list[tuple[str, str, str]]:
 # Not:      no tenant sees anything of another: every table's key begins with the tenant, ids are looked up within it, numbers count
 #           within it, and words are ranked within it. No CORS, no TLS (put a proxy before it), no session, no cookie.
 # Calls:    serve_hub; add_token, revoke_token; govern -> anchor -> audit
-# On error: HubError; over HTTP a Problem, as application/problem+json (RFC 9457) without anything of the request in it.
+# On error: StateError; over HTTP a Problem, as application/problem+json (RFC 9457) without anything of the request in it.
 
 HUB_FORMAT = 1
 HUB_PORT = 8377
@@ -6380,10 +6385,6 @@ CREATE UNIQUE INDEX tokens_name ON tokens(tenant, name) WHERE revoked = '';
 """
 
 
-class HubError(MemhookError):
-    """The hub's database cannot do what was asked; it is as it was."""
-
-
 class Problem(Exception):
     """What a client is told instead of an answer: status, a fixed sentence, headers of its own."""
 
@@ -6410,39 +6411,24 @@ def connect_hub(path: str) -> Any:
     return db
 
 
-class together(transaction):
-    """A transaction whose COMMIT may fail as well, as on a full disk: then it is rolled back, and the connection can be used again."""
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        import sqlite3
-        try:
-            if not kind:
-                self.db.execute("COMMIT")
-        except sqlite3.Error:
-            kind = True
-            raise
-        finally:
-            if kind and self.db.in_transaction:  # SQLite has rolled back by itself after some errors
-                self.db.execute("ROLLBACK")
-
-
 def open_hub(path: str) -> Any:
-    """The database, made if missing, with mode 0600. Raises HubError where it is no hub's, a newer one's, or in use for too long."""
+    """The database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or in use for too long."""
     import sqlite3
     try:
         if not os.path.exists(path):
             os.close(open_private(path, os.O_WRONLY | os.O_CREAT))  # SQLite gives its side files the same mode
         db = connect_hub(path)
-        with together(db):
+        db.execute("SELECT fts5_source_id()")  # better now than at the first promotion
+        with transaction(db):
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in _HUB_SCHEMA.split(";\n"):
                     db.execute(statement)
                 db.execute("INSERT INTO meta VALUES('format', ?)", (str(HUB_FORMAT),))
         stored = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
     except (sqlite3.Error, OSError) as error:
-        raise HubError("the hub's database %s cannot be used: %s" % (path, error))
+        raise StateError("the hub's database %s cannot be used: %s" % (path, error))
     if stored is None or stored[0] != str(HUB_FORMAT):
-        raise HubError("%s was written by another version of memhook" % path)
+        raise StateError("%s was written by another version of memhook" % path)
     return db
 
 
@@ -6455,16 +6441,22 @@ class Caller:
         self.token, self.tenant, self.name, self.role = token, tenant, name, role
 
 
-class hub_errors:
-    """Turns what SQLite raises in a with block into a HubError: the transaction in it was rolled back."""
+class using_hub:
+    """The hub's database for the length of a command; what SQLite raises meanwhile becomes a StateError. A wrong --db must not make an empty one."""
 
-    def __enter__(self) -> None:
-        pass
+    def __init__(self, path: str, make: bool = False) -> None:
+        if not make and not os.path.exists(path):
+            raise StateError("there is no hub at %s" % path, "memhook hub serve makes it, or memhook hub token add")
+        self.db = open_hub(path)
+
+    def __enter__(self) -> Any:
+        return self.db
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         import sqlite3
+        self.db.close()
         if isinstance(error, sqlite3.Error):
-            raise HubError("the hub's database refused it, and nothing of it was done: %s" % error) from error
+            raise StateError("the hub's database refused it, and nothing of it was done: %s" % error) from error
 
 
 # ---- receipts
@@ -6483,23 +6475,17 @@ def receipt_hash(receipt: dict[str, Any]) -> str:
     return file_hash(canonical({name: value for name, value in receipt.items() if name != "hash"}).encode("utf-8", "replace"))
 
 
-def read_chain(db: Any, tenant: str) -> tuple[int, str]:
-    """(count, head) of a tenant's receipts."""
-    return db.execute("SELECT count, head FROM chains WHERE tenant = ?", (tenant,)).fetchone() or (0, NO_HASH)
-
-
 def append_receipt(db: Any, caller: Caller, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
     """Write the next receipt of a tenant's chain, in the transaction of what it tells of; -> the receipt.
 
     {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes, no text, "prev_hash", "hash"}
     """
-    count, head = read_chain(db, caller.tenant)
+    (count, head), = db.execute("SELECT count, head FROM chains WHERE tenant = ?", (caller.tenant,))
     receipt = {"tenant": caller.tenant, "seq": count + 1, "kind": kind, "at": iso(now()), "actor": caller.name, "detail": detail, "prev_hash": head}
     receipt["hash"] = receipt_hash(receipt)
     db.execute("INSERT INTO receipts(tenant, seq, kind, at, actor, detail, prev_hash, hash) VALUES(?,?,?,?,?,?,?,?)",
                (caller.tenant, count + 1, kind, receipt["at"], caller.name, canonical(detail), head, receipt["hash"]))
-    db.execute("INSERT INTO chains(tenant, count, head) VALUES(?,?,?) ON CONFLICT(tenant) DO UPDATE SET count = excluded.count, head = excluded.head",
-               (caller.tenant, count + 1, receipt["hash"]))
+    db.execute("UPDATE chains SET count = ?, head = ? WHERE tenant = ?", (count + 1, receipt["hash"], caller.tenant))
     return receipt
 
 
@@ -6536,19 +6522,15 @@ def take_in(db: Any, caller: Caller, candidate: dict[str, str]) -> dict[str, Any
     return {"id": candidate["id"], "status": "inbox", "duplicate": False}
 
 
+def begin_tenant(db: Any, tenant: str) -> None:
+    """Give a tenant its chain, if it has none, and the full text of its memories. Each tenant has its own: in a common one the rarity of
+    a word, and so the order of results, would tell what other tenants write."""
+    if db.execute("INSERT OR IGNORE INTO chains(tenant, count, head) VALUES(?, 0, ?)", (tenant, NO_HASH)).rowcount:
+        db.execute("CREATE VIRTUAL TABLE %s USING fts5(title, content, content='', tokenize='porter unicode61 remove_diacritics 2')" % words_table(db, tenant))
+
+
 def words_table(db: Any, tenant: str) -> str:
-    """The full text of one tenant's memories, made if missing. Each has its own: in a common one, the rarity of a word, and so the order
-    of results, would tell what other tenants write. "" where SQLite has no FTS5."""
-    import sqlite3
-    name = "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
-        try:
-            db.execute("CREATE VIRTUAL TABLE %s USING fts5(title, content, content='', tokenize='porter unicode61 remove_diacritics 2')" % name)
-        except sqlite3.OperationalError as error:
-            if "fts5" not in str(error):
-                raise
-            return ""
-    return name
+    return "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
 
 
 def word_columns(title: str, content: str) -> tuple[str, str]:
@@ -6579,9 +6561,7 @@ def promote(db: Any, caller: Caller, id: str) -> str:
     receipt = append_receipt(db, caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
     cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
                         (tenant, id, receipt["seq"], title, content, by, caller.name, receipt["at"]))
-    table = words_table(db, tenant)
-    if table:
-        db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % table, (cursor.lastrowid, *word_columns(title, content)))
+    db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % words_table(db, tenant), (cursor.lastrowid, *word_columns(title, content)))
     return "promoted"
 
 
@@ -6598,9 +6578,7 @@ def reject(db: Any, caller: Caller, id: str) -> str:
     receipt = append_receipt(db, caller, "retracted" if memory else "rejected", {"id": id})
     if memory:
         number, title, content = memory
-        table = words_table(db, tenant)
-        if table:
-            db.execute("INSERT INTO %s(%s, rowid, title, content) VALUES('delete',?,?,?)" % (table, table), (number, *word_columns(title, content)))
+        db.execute("INSERT INTO {0}({0}, rowid, title, content) VALUES('delete',?,?,?)".format(words_table(db, tenant)), (number, *word_columns(title, content)))
         db.execute("UPDATE memories SET gone = 1, seq = ?, title = '', content = '' WHERE number = ?", (receipt["seq"], number))
     return "rejected"
 
@@ -6641,39 +6619,20 @@ def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, A
             "cursor": page[-1]["seq"] if page else cursor}
 
 
-def _search_plainly(db: Any, tenant: str, words: list[str], limit: int) -> list[dict[str, Any]]:
-    """Without FTS5: how many of the words a memory has."""
-    scored = []
-    for row in db.execute(_MEMORY + " AND NOT gone", (tenant,)):
-        held = searchable(row[1] + "\n" + row[2]).lower()
-        scored.append((sum(word.lower().rstrip("*") in held for word in words), row[6], row))
-    best = sorted((entry for entry in scored if entry[0]), key=lambda entry: (-entry[0], -entry[1]))[:limit]
-    return cut_page([_memory(row) for _, _, row in best], limit)[0]
-
-
 def search_memories(db: Any, tenant: str, text: str, limit: int) -> list[dict[str, Any]]:
     """The memories of a tenant that have words of `text`, best first; any text is a valid query."""
-    chain = db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()
-    table = "words_%d" % chain[0] if chain else ""
-    words = query_words(_whole_text(text))[:24]
-    if not words or not chain:
-        return []
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
-        return _search_plainly(db, tenant, words, limit)
-    counted = []
-    for phrase in map(quoted, words):
-        counted.append((db.execute("SELECT count(*) FROM (SELECT 1 FROM %s WHERE %s MATCH ? LIMIT ?)" % (table, table), (phrase, HUB_RANKED)).fetchone()[0], phrase))
-    telling: list[str] = []
-    total = 0
-    for count, phrase in sorted(pair for pair in counted if pair[0]):
-        total += count
+    table, telling, total = words_table(db, tenant), [], 0
+    count = "SELECT count(*) FROM (SELECT 1 FROM {0} WHERE {0} MATCH ? LIMIT ?)".format(table)
+    counted = [(db.execute(count, (phrase, HUB_RANKED)).fetchone()[0], phrase) for phrase in map(quoted, query_words(_whole_text(text))[:24])]
+    for number, phrase in sorted(pair for pair in counted if pair[0]):
+        total += number
         if telling and total > HUB_RANKED:
             break
         telling.append(phrase)
     if not telling:
         return []
     # the newest of what the words select, then the best of these: a word that every memory has must not cost more than a rare one
-    found = db.execute("SELECT rowid FROM (SELECT rowid, rank FROM (SELECT rowid, rank FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?)) ORDER BY rank, rowid LIMIT ?".format(table),
+    found = db.execute("SELECT rowid FROM (SELECT rowid, rank FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?) ORDER BY rank, rowid LIMIT ?".format(table),
                        (" OR ".join(telling), HUB_RANKED, limit)).fetchall()
     rows = [db.execute(_MEMORY + " AND number = ? AND NOT gone", (tenant, number)).fetchone() for (number,) in found]
     return cut_page([_memory(row) for row in rows if row], limit)[0]
@@ -6683,7 +6642,7 @@ def search_memories(db: Any, tenant: str, text: str, limit: int) -> list[dict[st
 
 
 def add_token(db: Any, tenant: str, name: str, role: str) -> str:
-    """A new token, which is stored only as SHA-256: what this returns cannot be shown again. Raises HubError."""
+    """A new token, which is stored only as SHA-256: what this returns cannot be shown again. Raises StateError."""
     import secrets
     import sqlite3
     for what, text in (("name", name), ("tenant", tenant)):
@@ -6692,19 +6651,20 @@ def add_token(db: Any, tenant: str, name: str, role: str) -> str:
     id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     token = "mhk_%s_%s" % (id, secret)
     try:
-        with together(db):
+        with transaction(db):
+            begin_tenant(db, tenant)
             db.execute("INSERT INTO tokens(id, tenant, name, role, hash, at) VALUES(?,?,?,?,?,?)", (id, tenant, name, role, file_hash(token.encode()), iso(now())))
     except sqlite3.IntegrityError:
-        raise HubError("%s of %s has a token already" % (name, tenant), "memhook hub token revoke %s --tenant %s" % (name, tenant))
+        raise StateError("%s of %s has a token already" % (name, tenant), "memhook hub token revoke %s --tenant %s" % (name, tenant))
     return token
 
 
 def revoke_token(db: Any, tenant: str, name: str) -> int:
-    """End a token at once, also for a hub that runs; -> how many it were. An empty tenant stands for the one that has the name. Raises HubError."""
+    """End a token at once, also for a hub that runs; -> how many it were. An empty tenant stands for the one that has the name. Raises StateError."""
     rows = db.execute("SELECT id FROM tokens WHERE name = ? AND (? = '' OR tenant = ?) AND revoked = ''", (name, tenant, tenant)).fetchall()
     if len(rows) != 1:
-        raise HubError("there %s of this name" % ("is no token" if not rows else "are %d tokens" % len(rows)), "memhook hub token list shows them; name one with --tenant")
-    with together(db):
+        raise StateError("there %s of this name" % ("is no token" if not rows else "are %d tokens" % len(rows)), "memhook hub token list shows them; name one with --tenant")
+    with transaction(db):
         return db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (iso(now()), rows[0][0])).rowcount
 
 
@@ -6740,7 +6700,7 @@ def judge(db: Any, tenant: str, id: str) -> tuple[str, str]:
 def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str, int]:
     """Change the status of candidates that get no receipt of their own, and write the one receipt of them all: together or not at all."""
     detail: dict[str, Any] = {"quarantined": [], "duplicate": []}
-    with together(db):
+    with transaction(db):
         for id, status, original in verdicts:
             # somebody may have decided since it was judged: what is not in the inbox any more stays as it is
             if db.execute("UPDATE candidates SET status = ? WHERE tenant = ? AND id = ? AND status = 'inbox'", (status, tenant, id)).rowcount:
@@ -6760,24 +6720,23 @@ def govern(db: Any, hold: bool = False) -> dict[str, int]:
     """Judge every inbox once, in the order things came; -> {"promoted", "quarantined", "duplicate", "left"}.
 
     Secrets are quarantined, the same content again is a duplicate, and the rest is promoted, unless `hold` leaves it to an admin. A
-    promotion has its own receipt in its own transaction. Raises HubError: what was not committed then is still in the inbox, and the
+    promotion has its own receipt in its own transaction. Raises sqlite3.Error: what was not committed then is still in the inbox, and the
     next run does it.
     """
     done = dict.fromkeys(("promoted", "quarantined", "duplicate", "left"), 0)
-    with hub_errors():
-        for (tenant,) in db.execute("SELECT DISTINCT tenant FROM candidates WHERE status = 'inbox' ORDER BY tenant").fetchall():
-            deferred = []
-            for (id,) in db.execute("SELECT id FROM candidates WHERE tenant = ? AND status = 'inbox' ORDER BY rowid", (tenant,)).fetchall():
-                verdict, original = judge(db, tenant, id)
-                if verdict != "promoted":
-                    deferred.append((id, verdict, original))
-                elif hold:
-                    done["left"] += 1
-                else:
-                    with together(db):
-                        done["promoted"] += promote_waiting(db, tenant, id)
-            for status, count in flip(db, tenant, deferred).items():
-                done[status] += count
+    for (tenant,) in db.execute("SELECT DISTINCT tenant FROM candidates WHERE status = 'inbox' ORDER BY tenant").fetchall():
+        deferred = []
+        for (id,) in db.execute("SELECT id FROM candidates WHERE tenant = ? AND status = 'inbox' ORDER BY rowid", (tenant,)).fetchall():
+            verdict, original = judge(db, tenant, id)
+            if verdict != "promoted":
+                deferred.append((id, verdict, original))
+            elif hold:
+                done["left"] += 1
+            else:
+                with transaction(db):
+                    done["promoted"] += promote_waiting(db, tenant, id)
+        for status, count in flip(db, tenant, deferred).items():
+            done[status] += count
     return done
 
 
@@ -6801,7 +6760,7 @@ def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
     """Append count and head of each chain that has changed since its last anchor; -> what was appended."""
     last = {found.get("tenant"): (found["count"], found.get("head")) for found in read_anchors(path)}
     added = []
-    for tenant, count, head in db.execute("SELECT tenant, count, head FROM chains ORDER BY tenant").fetchall():
+    for tenant, count, head in db.execute("SELECT tenant, count, head FROM chains WHERE count ORDER BY tenant").fetchall():
         if last.get(tenant) != (count, head):
             added.append({"at": iso(now()), "tenant": tenant, "count": count, "head": head})
     if added:
@@ -6824,23 +6783,19 @@ class Audit:
 
     def follow(self) -> None:
         """Every receipt in order: its number, the one it follows, its own hash."""
-        expected: Any = 1
         for row in self.db.execute(_RECEIPT + " ORDER BY seq", (self.tenant,)):
             seq, stored = row[1], row[7]
             try:
                 receipt = parse_receipt(row)
             except (ValueError, TypeError, RecursionError):
                 receipt = {}
-            if seq != expected:
-                self.find("receipt %s stands where %s should: one was removed, inserted or renumbered" % (seq, expected))
-            expected = seq + 1
             if row[6] != self.heads[-1]:
                 self.find("receipt %s does not follow the one before it: removed, inserted or in another order" % seq)
             if not receipt or receipt_hash(receipt) != stored:
                 self.find("receipt %s was changed" % seq)
             self.heads.append(str(stored))
             self.note(str(receipt.get("kind")), receipt.get("detail"))
-        count, head = read_chain(self.db, self.tenant)
+        count, head = self.db.execute("SELECT count, head FROM chains WHERE tenant = ?", (self.tenant,)).fetchone() or (0, NO_HASH)
         if (count, head) != (len(self.heads) - 1, self.heads[-1]):
             self.find("%d receipts were written, of which %d are here, and the last is not the one that was: removed or inserted at the end" % (count, len(self.heads) - 1))
 
@@ -6965,7 +6920,7 @@ class Writer:
         jobs = [self.waiting.popleft() for _ in range(min(len(self.waiting), HUB_GROUP))]
         failed: Optional[Problem] = Problem(500, "the hub failed; this was not done")
         try:
-            with together(self.db):
+            with transaction(self.db):
                 for job in jobs:
                     self._run(job)
             failed = None
@@ -6984,23 +6939,6 @@ class Writer:
             job.error = problem
 
 
-class Readers:
-    """Connections that read: one for each thread that reads now, kept for the next."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.free: list[Any] = []
-
-    def take(self) -> Any:
-        try:
-            return self.free.pop()
-        except IndexError:
-            return connect_hub(self.path)
-
-    def give(self, db: Any) -> None:
-        self.free.append(db)
-
-
 class Hub:
     """What answers requests: the database's two sides, the quota, the names this host answers to."""
 
@@ -7008,15 +6946,19 @@ class Hub:
         self.home, self.quota = home, quota
         self.hosts = hosts  # besides the address that was connected to
         open_hub(path).close()
-        self.writer, self.readers = Writer(home, path), Readers(path)
+        self.path, self.writer = path, Writer(home, path)
+        self.free: list[Any] = []  # reading connections that no thread uses now
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
         """work(db, *values) on a reading connection."""
-        db = self.readers.take()
+        try:
+            db = self.free.pop()
+        except IndexError:
+            db = connect_hub(self.path)
         try:
             return work(db, *values)
         finally:
-            self.readers.give(db)
+            self.free.append(db)
 
 
 # ---- requests
@@ -7043,7 +6985,7 @@ class HubRequest:
         self.length = 0
         self.body = b""
         self.caller: Optional[Caller] = None
-        self.route: Any = None  # a Route
+        self.route: Any = None  # the function that answers
         self.whole = False  # the body was read, and the next request may follow
 
     def number(self, name: str, default: int) -> int:
@@ -7165,37 +7107,26 @@ def api_receipts(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     return 200, {"receipts": [{**dict(zip(("tenant", "seq", "kind", "at", "actor", "detail", "prev_hash", "hash"), row)), "detail": json.loads(row[5])} for row in rows]}
 
 
-class Route:
-    """A method and a path, who may ask, whether a body must come, whether it counts as an intake, and the function that answers."""
-
-    __slots__ = ("method", "path", "role", "intake", "answer")
-
-    def __init__(self, method: str, path: str, role: str, answer: Callable[[Hub, HubRequest], tuple[int, Any]], intake: bool = False) -> None:
-        self.method, self.path, self.role, self.answer, self.intake = method, path, role, answer, intake
-
-
-ROUTES = (  # the whole API: anything else is 404
-    Route("POST", r"/api/candidates", "member", api_propose, intake=True),
-    Route("GET", r"/healthz", "", api_health),
-    Route("GET", r"/api/me", "member", api_me),
-    Route("GET", r"/api/candidates", "member", api_candidates),
-    Route("POST", r"/api/candidates/[0-9A-Za-z_-]{1,64}/(?:promote|reject)", "admin", api_decide),
-    Route("GET", r"/api/memories", "member", api_memories),
-    Route("GET", r"/api/receipts", "member", api_receipts),
+ROUTES = (  # the whole API: method, path, who may ask ("" for anybody), what answers; anything else is 404
+    ("POST", r"/api/candidates", "member", api_propose),
+    ("GET", r"/healthz", "", api_health),
+    ("GET", r"/api/me", "member", api_me),
+    ("GET", r"/api/candidates", "member", api_candidates),
+    ("POST", r"/api/candidates/[0-9A-Za-z_-]{1,64}/(?:promote|reject)", "admin", api_decide),
+    ("GET", r"/api/memories", "member", api_memories),
+    ("GET", r"/api/receipts", "member", api_receipts),
 )
 
 
-def find_route(method: str, path: str) -> Route:
-    """Raises Problem 404, 405."""
-    others = []
-    for route in ROUTES:
-        if re.fullmatch(route.path, path):
-            if route.method == method:
-                return route
-            others.append(route.method)
-    if others:
-        raise Problem(405, "this cannot be done here", Allow=", ".join(others))
-    raise Problem(404, "there is nothing here")
+def find_route(method: str, path: str) -> tuple[str, Callable[[Hub, HubRequest], tuple[int, Any]]]:
+    """(role, function). Raises Problem 404, 405."""
+    here = [route for route in ROUTES if re.fullmatch(route[1], path)]
+    if not here:
+        raise Problem(404, "there is nothing here")
+    for route in here:
+        if route[0] == method:
+            return route[2:]
+    raise Problem(405, "this cannot be done here", Allow=", ".join(route[0] for route in here))
 
 
 def admit(hub: Hub, request: HubRequest, address: str) -> None:
@@ -7206,13 +7137,14 @@ def admit(hub: Hub, request: HubRequest, address: str) -> None:
             raise Problem(403, "this host does not answer to that name")
     if "host" not in request.headers:
         raise Problem(400, "a Host header is needed")
-    route = request.route = find_route(request.method, request.path)
-    if route.role:
+    role, request.route = find_route(request.method, request.path)
+    if role:
         request.caller = hub.read(find_caller, request.headers.get("authorization", ""))
-        if route.role == "admin" and request.caller.role != "admin":
+        if role == "admin" and request.caller.role != "admin":
             raise Problem(403, "an admin's token is needed")
-    request.length = body_length(request, route.intake)
-    wait_seconds = hub.quota.take(request.caller.token) if route.intake else 0.0
+    intake = request.route is api_propose
+    request.length = body_length(request, intake)
+    wait_seconds = hub.quota.take(request.caller.token) if intake else 0.0
     if wait_seconds:
         raise Problem(429, "too many candidates in a short time", Retry_After=str(int(wait_seconds) + 1))
 
@@ -7224,12 +7156,12 @@ def answer_request(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     """Run the route's function; what the database or a bug does to it becomes a Problem."""
     import sqlite3
     try:
-        return request.route.answer(hub, request)
+        return request.route(hub, request)
     except sqlite3.Error as error:
-        log(hub.home, "hub-database", route=request.route.path, error=type(error).__name__)
+        log(hub.home, "hub-database", route=request.route.__name__, error=type(error).__name__)
         raise Problem(503, "the hub cannot read its database now", Retry_After="1")
     except HUB_BUGS as error:
-        log(hub.home, "hub-bug", route=request.route.path, error=type(error).__name__, where=_where(error))
+        log(hub.home, "hub-bug", route=request.route.__name__, error=type(error).__name__, where=_where(error))
         raise Problem(500, "the hub failed")
 
 
@@ -7296,7 +7228,7 @@ class HubConnection:
         """Send a problem. A connection with an unread body is no use any more."""
         keep = request is not None and request.whole and request.keep and not self.server.stopping
         self.server.done_waiting(self)
-        log(self.hub.home, "hub-refused", status=problem.status, route=request.route.path if request and request.route else "",
+        log(self.hub.home, "hub-refused", status=problem.status, route=request.route.__name__ if request and request.route else "",
             token=request.caller.token if request and request.caller else "")
         self.send(render_problem(problem, {} if keep else {"Connection": "close"}))
         if not keep:
@@ -7384,8 +7316,8 @@ class HubServer:
 
     def server_bind(self) -> None:
         """Without the name lookup of http.server, which may take seconds."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        from socketserver import TCPServer
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]
 
     def starts_waiting(self, connection: HubConnection) -> None:
@@ -7459,7 +7391,7 @@ class HubServer:
 
 
 def make_server(hub: Hub, host: str, port: int) -> Any:
-    """A listening server. Raises HubError where the port is taken or the host is not this machine's."""
+    """A listening server. Raises StateError where the port is taken or the host is not this machine's."""
     import socket
     from http.server import ThreadingHTTPServer
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -7467,7 +7399,7 @@ def make_server(hub: Hub, host: str, port: int) -> Any:
     try:
         server = kind((host, port), HubConnection)
     except (OSError, OverflowError) as error:
-        raise HubError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
+        raise StateError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
     server.begin(hub)
     return server
 
@@ -7477,12 +7409,12 @@ def is_loopback(host: str) -> bool:
 
 
 def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> int:
-    """Answer until SIGTERM or ^C, then finish what is in work; -> the exit status. Raises HubError."""
+    """Answer until SIGTERM or ^C, then finish what is in work; -> the exit status. Raises StateError."""
     import signal
     import threading
     tokens = hub.read(list_tokens)
     if not is_loopback(host) and all(token["revoked"] for token in tokens):
-        raise HubError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
+        raise StateError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
     server = make_server(hub, host, port)
     ended: list[int] = []
 
@@ -9436,24 +9368,18 @@ def cmd_hub_serve(home: Home, options: Any) -> int:
     return serve_hub(Hub(home, hub_path(home, options.db), quota, tuple(host_name(name) for name in options.allow_host)), options.host, options.port, say)
 
 
-def open_hub_of(home: Home, options: Any) -> Any:
-    """The hub's database that the command means. A wrong --db must not make an empty one. Raises StateError."""
-    path = hub_path(home, options.db)
-    if not os.path.exists(path):
-        raise StateError("there is no hub at %s" % path, "memhook hub serve makes it, or memhook hub token add")
-    return open_hub(path)
-
-
 def cmd_hub_token_add(home: Home, options: Any) -> int:
     home.create()
-    token = add_token(open_hub(hub_path(home, options.db)), options.tenant, options.NAME, options.role)
+    with using_hub(hub_path(home, options.db), make=True) as db:
+        token = add_token(db, options.tenant, options.NAME, options.role)
     say("The token of %s, %s of %s. It is shown this once:" % (options.NAME, options.role, options.tenant))
     show(token)
     return EXIT_OK
 
 
 def cmd_hub_token_list(home: Home, options: Any) -> int:
-    tokens = list_tokens(open_hub_of(home, options))
+    with using_hub(hub_path(home, options.db)) as db:
+        tokens = list_tokens(db)
     if options.json:
         show_json({"tokens": tokens})
         return EXIT_OK
@@ -9463,28 +9389,31 @@ def cmd_hub_token_list(home: Home, options: Any) -> int:
 
 
 def cmd_hub_token_revoke(home: Home, options: Any) -> int:
-    revoke_token(open_hub_of(home, options), options.tenant, options.NAME)
+    with using_hub(hub_path(home, options.db)) as db:
+        revoke_token(db, options.tenant, options.NAME)
     say("Revoked. A hub that runs refuses it from now on.")
     return EXIT_OK
 
 
 def cmd_hub_govern(home: Home, options: Any) -> int:
-    done = govern(open_hub_of(home, options), options.hold)
+    with using_hub(hub_path(home, options.db)) as db:
+        done = govern(db, options.hold)
     show_json(done) if options.json else show(", ".join("%s %d" % pair for pair in done.items()))
     return EXIT_OK
 
 
 def cmd_hub_anchor(home: Home, options: Any) -> int:
-    db, path = open_hub_of(home, options), hub_path(home, options.db)
-    for added in append_anchors(db, options.anchors or anchors_path(path)):
-        show(canonical(added))
+    path = hub_path(home, options.db)
+    with using_hub(path) as db:
+        for added in append_anchors(db, options.anchors or anchors_path(path)):
+            show(canonical(added))
     return EXIT_OK
 
 
 def cmd_hub_audit(home: Home, options: Any) -> int:
     path = hub_path(home, options.db)
-    with hub_errors():
-        found = audit(open_hub_of(home, options), options.anchors or anchors_path(path))
+    with using_hub(path) as db:
+        found = audit(db, options.anchors or anchors_path(path))
     if options.json:
         show_json(found)
     else:

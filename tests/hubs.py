@@ -13,7 +13,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import memhook
-from conftest import PROGRAM
+
+PROGRAM = pathlib.Path(memhook.__file__)
 
 
 class Reply:

@@ -425,6 +425,18 @@ def test_what_was_answered_201_is_there_once_after(tmp_path, how):
         assert hub.run("audit").returncode == 0
 
 
+def test_a_hub_that_was_killed_under_its_clients_starts_on_the_same_port_at_once(tmp_path):
+    import socket
+    with RunningHub(tmp_path) as hub:
+        links = [socket.create_connection(("127.0.0.1", hub.port)) for _ in range(5)]
+        assert hub.ask("GET", "/healthz").status == 200
+        hub.stop(signal.SIGKILL)
+        assert [link.recv(1) for link in links] == [b""] * 5
+        assert hub.start().ask("GET", "/healthz").status == 200
+        for link in links:
+            link.close()
+
+
 def test_a_request_that_is_in_work_at_sigterm_is_answered(tmp_path):
     import sqlite3
     with RunningHub(tmp_path) as hub:
