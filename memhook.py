@@ -2556,16 +2556,22 @@ class Graves:
         return turn.line in self.names or (len(turn.text) >= TELLING_CHARS and text_hash(turn.text) in self.names)
 
 
+def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file that has one a line; what is damaged is passed over."""
+    for line in (read_file(path) or b"").split(b"\n"):
+        try:
+            stored = json.loads(line) if line else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(stored, dict):
+            yield stored
+
+
 def read_graves(home: Home) -> Graves:
     """tombstones.jsonl: {"at", "memory": id, "turns": [text hash], "lines": [uuid]} a line."""
     names: set[str] = set()
-    for line in (read_file(home.path("tombstones.jsonl")) or b"").split(b"\n"):
-        try:
-            stored = json.loads(line) if line else {}
-        except ValueError:
-            continue
-        if isinstance(stored, dict):
-            names.update(str(name) for listed in (stored.get("turns"), stored.get("lines")) if isinstance(listed, list) for name in listed)
+    for stored in read_json_lines(home.path("tombstones.jsonl")):
+        names.update(str(name) for listed in (stored.get("turns"), stored.get("lines")) if isinstance(listed, list) for name in listed)
     return Graves(names)
 
 
@@ -3736,6 +3742,11 @@ class DayIsOver(ModelFailed):
 # ---- endpoints
 
 
+def is_local(host: str) -> bool:
+    """Whether a host is this machine: by address, or by the one name that cannot mean another."""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(?:\.\d{1,3}){3}", host) is not None
+
+
 class Endpoint:
     """Where a model answers over HTTP."""
 
@@ -3751,8 +3762,7 @@ class Endpoint:
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine: by address or by the one name that cannot mean another."""
-        return self.host in ("localhost", "::1") or re.fullmatch(r"127(?:\.\d{1,3}){3}", self.host) is not None
+        return is_local(self.host)
 
 
 def parse_endpoint(url: str, leaf: str) -> Endpoint:
@@ -5709,8 +5719,7 @@ def serve_mcp(home: Home, cwd: str) -> int:
 
 TEAM_FORMAT = 1
 CANDIDATE_FORMAT = 1
-CONNECT_SECONDS = 5.0  # a hub that is down must not hold up a drain for long
-ANSWER_SECONDS = 20.0
+HUB_SECONDS = 10.0  # for each move of a hub: one that is down must not hold up a drain for long
 PAGE_BYTES = 16 << 20  # of one answer; a hub's page is a tenth of it
 RETRY_AFTER_SECONDS = 3600.0  # the most that a hub may ask us to wait
 TITLE_CHARS = 200
@@ -5758,12 +5767,18 @@ class Halt(Exception):
 
 
 class Answer:
-    """What the hub said: the status, the JSON object, and how long it asked us to wait."""
+    """What the hub said: the status, the JSON object ({} for anything else), and how long it asked us to wait."""
 
     __slots__ = ("status", "value", "wait_seconds")
 
-    def __init__(self, status: int, value: dict[str, Any], wait_seconds: float) -> None:
-        self.status, self.value, self.wait_seconds = status, value, wait_seconds
+    def __init__(self, status: int, text: bytes, retry_after: str) -> None:
+        self.status = status
+        try:
+            value = json.loads(text.decode("utf-8"))
+        except (ValueError, RecursionError):
+            value = None
+        self.value: dict[str, Any] = value if isinstance(value, dict) else {}
+        self.wait_seconds = min(RETRY_AFTER_SECONDS, float(retry_after)) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
     @property
     def reason(self) -> str:
@@ -5832,8 +5847,7 @@ def hub_url(text: str, allow_http: bool = False) -> str:
         raise wrong
     if parts.scheme not in ("http", "https") or not re.fullmatch(r"[\w.:-]+", host) or "@" in parts.netloc or parts.query or parts.fragment:
         raise wrong
-    local = host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host)
-    if parts.scheme == "http" and not local and not allow_http:
+    if parts.scheme == "http" and not is_local(host) and not allow_http:
         raise UsageError("http to %s would carry your token and what you propose in the clear" % host,
                          "use https, or pass --allow-http if you own the network between")
     name = "[%s]" % host if ":" in host else host
@@ -5848,60 +5862,25 @@ class HubLink:
 
     def __init__(self, url: str, token: str) -> None:
         from urllib.parse import urlsplit
-        self.parts = urlsplit(url)
-        self.token = token
-        self.connection: Any = None
+        parts = urlsplit(url)
+        self.path, self.token = parts.path, token
+        self.connection = connect(Endpoint(parts.scheme == "https", parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), ""), HUB_SECONDS)
 
     def ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
-        """One question, asked again on a fresh connection where the old one turns out to be closed. Raises HubDown."""
+        """One question. Raises HubDown."""
         from http.client import HTTPException
-        for last in (self.connection is None, True):
-            try:
-                return self._ask(method, path, body)
-            except (OSError, HTTPException) as error:
-                self.close()
-                if last:
-                    raise HubDown("the hub cannot be reached (%s)" % type(error).__name__)
-        raise HubDown("the hub cannot be reached")
-
-    def _ask(self, method: str, path: str, body: Optional[dict[str, Any]]) -> Answer:
-        connection = self.connection or self._connect()
+        headers = {"Authorization": "Bearer " + self.token, "Accept": "application/json", "Content-Type": "application/json", "User-Agent": "memhook/" + VERSION}
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        headers = {"Authorization": "Bearer " + self.token, "Accept": "application/json", "User-Agent": "memhook/" + VERSION}
-        connection.request(method, self.parts.path + path, data, {**headers, "Content-Type": "application/json"} if data is not None else headers)
-        response = connection.getresponse()
-        text = response.read(PAGE_BYTES)
-        if not response.isclosed() or response.will_close:
-            self.close()
-        return Answer(response.status, self._object(text), self._wait(response.getheader("Retry-After")))
-
-    def _connect(self) -> Any:
-        from http.client import HTTPConnection, HTTPSConnection
-        kind = HTTPSConnection if self.parts.scheme == "https" else HTTPConnection
-        self.connection = kind(self.parts.hostname, self.parts.port, timeout=CONNECT_SECONDS)
-        self.connection.connect()
-        self.connection.sock.settimeout(ANSWER_SECONDS)
-        return self.connection
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-        self.connection = None
-
-    @staticmethod
-    def _object(text: bytes) -> dict[str, Any]:
         try:
-            value = json.loads(text.decode("utf-8"))
-        except (ValueError, RecursionError):
-            return {}
-        return value if isinstance(value, dict) else {}
-
-    @staticmethod
-    def _wait(text: Optional[str]) -> float:
-        """Seconds of a Retry-After; a date, which no hub of ours sends, counts as a minute."""
-        if not text:
-            return 0.0
-        return min(RETRY_AFTER_SECONDS, float(text)) if re.fullmatch(r"[0-9]{1,9}", text) else BACKOFF_SECONDS
+            self.connection.request(method, self.path + path, data, headers)
+            response = self.connection.getresponse()
+            text = response.read(PAGE_BYTES)
+        except (OSError, HTTPException) as error:
+            self.connection.close()
+            raise HubDown("the hub cannot be reached (%s)" % type(error).__name__)
+        if not response.isclosed():
+            self.connection.close()  # it says more than a hub would
+        return Answer(response.status, text, response.getheader("Retry-After") or "")
 
 
 def receipts_bytes(home: Home) -> int:
@@ -6038,9 +6017,9 @@ class Sent:
 
     __slots__ = ("outcomes", "why", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, why: str = "") -> None:
         self.outcomes: dict[str, str] = {}  # candidate id -> proposed, duplicate, or the reason it was refused
-        self.why = ""  # it ended before the outbox was empty; "" where it did not
+        self.why = why  # it ended before the outbox was empty; "" where it did not
         self.left = 0
 
 
@@ -6114,7 +6093,7 @@ def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
         except Halt as halt:
             sent.why = str(halt)
         finally:
-            link.close()
+            link.connection.close()
         state["trouble"] = sent.why
         if state != before:
             write_team_state(home, state)
@@ -6133,8 +6112,7 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     try:
         sent = send_waiting(home, team)
     except BusyError as error:
-        sent = Sent()
-        sent.why = str(error)
+        sent = Sent(str(error))
     return [candidate["id"] for candidate in candidates], sent
 
 
@@ -6211,15 +6189,7 @@ def team_after_drain(home: Home, consent: Optional[Consent]) -> None:
 
 def forgotten_ids(home: Home) -> set[str]:
     """Ids of memories that were forgotten here or retracted by a team: they never come back."""
-    found = set()
-    for line in (read_file(home.path("tombstones.jsonl")) or b"").split(b"\n"):
-        try:
-            stored = json.loads(line) if line else {}
-        except ValueError:
-            continue
-        if isinstance(stored, dict) and stored.get("memory"):
-            found.add(str(stored["memory"]))
-    return found
+    return {str(stored["memory"]) for stored in read_json_lines(home.path("tombstones.jsonl")) if stored.get("memory")}
 
 
 def team_files(home: Home) -> dict[str, str]:
@@ -6302,7 +6272,7 @@ def pull(home: Home) -> dict[str, int]:
                 break
             state["cursor"] = answer.value["cursor"]
             write_team_state(home, state)
-        link.close()
+        link.connection.close()
     if done["removed"]:
         _forget_indexed(home)
     return done
@@ -6522,15 +6492,15 @@ def take_in(db: Any, caller: Caller, candidate: dict[str, str]) -> dict[str, Any
     return {"id": candidate["id"], "status": "inbox", "duplicate": False}
 
 
+def words_table(db: Any, tenant: str) -> str:
+    return "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
+
+
 def begin_tenant(db: Any, tenant: str) -> None:
     """Give a tenant its chain, if it has none, and the full text of its memories. Each tenant has its own: in a common one the rarity of
     a word, and so the order of results, would tell what other tenants write."""
     if db.execute("INSERT OR IGNORE INTO chains(tenant, count, head) VALUES(?, 0, ?)", (tenant, NO_HASH)).rowcount:
         db.execute("CREATE VIRTUAL TABLE %s USING fts5(title, content, content='', tokenize='porter unicode61 remove_diacritics 2')" % words_table(db, tenant))
-
-
-def words_table(db: Any, tenant: str) -> str:
-    return "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
 
 
 def word_columns(title: str, content: str) -> tuple[str, str]:
@@ -6745,20 +6715,9 @@ def anchors_path(path: str) -> str:
     return path + ".anchors.jsonl"
 
 
-def read_anchors(path: str) -> Iterator[dict[str, Any]]:
-    """{"at", "tenant", "count", "head"} a line; what is damaged is passed over."""
-    for line in (read_file(path) or b"").split(b"\n"):
-        try:
-            anchor = json.loads(line) if line else None
-        except ValueError:
-            continue
-        if isinstance(anchor, dict) and isinstance(anchor.get("count"), int):
-            yield anchor
-
-
 def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
-    """Append count and head of each chain that has changed since its last anchor; -> what was appended."""
-    last = {found.get("tenant"): (found["count"], found.get("head")) for found in read_anchors(path)}
+    """Append {"at", "tenant", "count", "head"} of each chain that has changed since its last anchor; -> what was appended."""
+    last = {found.get("tenant"): (found.get("count"), found.get("head")) for found in read_json_lines(path)}
     added = []
     for tenant, count, head in db.execute("SELECT tenant, count, head FROM chains WHERE count ORDER BY tenant").fetchall():
         if last.get(tenant) != (count, head):
@@ -6828,15 +6787,15 @@ class Audit:
 
     def against(self, found: dict[str, Any]) -> None:
         """An anchor that was written of this chain."""
-        count = found["count"]
-        if not 0 <= count < len(self.heads) or self.heads[count] != found.get("head"):
-            self.find("the anchor of %s does not hold: receipt %d is gone or another" % (found.get("at"), count))
+        count = found.get("count")
+        if not isinstance(count, int) or not 0 <= count < len(self.heads) or self.heads[count] != found.get("head"):
+            self.find("the anchor of %s does not hold: receipt %s is gone or another" % (found.get("at"), count))
 
 
 def audit(db: Any, anchors: str) -> dict[str, Any]:
     """Check every chain against itself, the candidates and the anchors; -> {"ok", "receipts": n, "findings": [sentence]}. Changes nothing."""
     tenants = {row[0] for row in db.execute("SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates WHERE status <> 'inbox'")}
-    anchored = list(read_anchors(anchors))
+    anchored = list(read_json_lines(anchors))
     findings: list[str] = []
     total = 0
     for tenant in sorted(tenants | {str(found.get("tenant")) for found in anchored}):
@@ -7404,16 +7363,12 @@ def make_server(hub: Hub, host: str, port: int) -> Any:
     return server
 
 
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
-
-
 def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> int:
     """Answer until SIGTERM or ^C, then finish what is in work; -> the exit status. Raises StateError."""
     import signal
     import threading
     tokens = hub.read(list_tokens)
-    if not is_loopback(host) and all(token["revoked"] for token in tokens):
+    if not is_local(host) and all(token["revoked"] for token in tokens):
         raise StateError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
     server = make_server(hub, host, port)
     ended: list[int] = []
