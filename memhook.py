@@ -67,6 +67,7 @@ import json
 import os
 import re
 import time
+from functools import lru_cache
 
 PROGRAM = os.path.abspath(globals().get("__file__") or sys.argv[1])  # this file; the second where BOOT runs it
 TYPE_CHECKING = False
@@ -2679,9 +2680,11 @@ def split_sentences(line: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def statements(text: str) -> Iterator[tuple[str, str]]:
+@lru_cache(64)  # each text is asked for several kinds of sentence
+def statements(text: str) -> list[tuple[str, str]]:
     """(kind that a heading gives, sentence) for each sentence outside code; the kind is "" where no heading speaks."""
     kind, fenced = "", False
+    found: list[tuple[str, str]] = []
     for line in text.split("\n"):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
@@ -2695,8 +2698,33 @@ def statements(text: str) -> Iterator[tuple[str, str]]:
             kind = next((name for name, pattern in _HEADINGS.items() if re.search(pattern, plain)), "")
             if not listed and len(plain) < 60:
                 continue
-        for sentence in split_sentences(plain):
-            yield (kind if listed else ""), sentence
+        found += [(kind if listed else "", sentence) for sentence in split_sentences(plain)]
+    return found
+
+
+@lru_cache(16)
+def _cue_pattern(kinds: tuple[str, ...], plain: bool) -> re.Pattern[str]:
+    """A pattern for the cues of these kinds: one test for a word's begin for all words; where the text is `plain` ASCII, no other scripts."""
+    tables = [_CUES[kind].replace(r")\b|\b(?:", "|").partition(r")\b|(?:") for kind in kinds]
+    words = "|".join(latin.removeprefix(r"\b(?:") for latin, _, _ in tables)
+    others = "" if plain else "".join("|(?:" + rest for _, _, rest in tables)
+    return re.compile(r"(?i)\b(?:%s)\b%s" % (words, others))
+
+
+@lru_cache(64)
+def cued(text: str, *kinds: str) -> list[tuple[str, str, bool]]:
+    """statements(), with whether the sentence has a cue of one of the kinds. The text is searched as a whole: most have none."""
+    said = statements(text)
+    joined = "\n".join(sentence for _, sentence in said)
+    pattern = _cue_pattern(kinds, joined.isascii())
+    found, at, match = [], 0, pattern.search(joined)
+    for heading, sentence in said:
+        end = at + len(sentence)
+        if match and match.start() < at:
+            match = pattern.search(joined, at)
+        found.append((heading, sentence, bool(match) and match.start() < end))
+        at = end + 1
+    return found
 
 
 def gist(text: str, limit: int) -> str:
@@ -2745,8 +2773,8 @@ def _find(exchanges: list[Exchange], kind: str, asked: str = "") -> list[str]:
     for exchange in exchanges:
         texts = [(exchange.prompt, True)] + [(turn.text, turn.kind == "reply") for turn in exchange.turns if turn.kind in ("answer", "plan", "reply")]
         for text, by_person in texts:
-            cues = "(?i)" + _CUES[kind] + ("|" + _CUES[asked] if asked and by_person else "")
-            found += [one_line(sentence) for heading, sentence in statements(text) if heading == kind or (not heading and re.search(cues, sentence))]
+            said = cued(text, kind, asked) if asked and by_person else cued(text, kind)
+            found += [one_line(sentence) for heading, sentence, cue in said if heading == kind or (not heading and cue)]
     return _unique([item for item in found if len(item) > 8], _ITEMS)
 
 
@@ -2768,8 +2796,7 @@ def _telling_line(text: str) -> str:
 
 def _resolution(answers: list[str]) -> str:
     """What the answers after a problem say of its cause and cure; else what was said next."""
-    said = [pair for answer in answers for pair in statements(answer)]
-    fixes = [sentence for heading, sentence in said if heading == "fix" or re.search("(?i)" + _CUES["fix"], sentence)]
+    fixes = [sentence for answer in answers for heading, sentence, cue in cued(answer, "fix") if heading == "fix" or cue]
     return one_line(" ".join(dict.fromkeys(fixes[:1] + fixes[-1:]))) if fixes else one_line(gist(answers[0], 200)) if answers else "nothing was said of it"
 
 
@@ -2778,7 +2805,7 @@ def _problems(exchanges: list[Exchange]) -> list[str]:
     found: list[tuple[str, int]] = []  # (problem, how many answers came before it)
     answers: list[str] = []
     for exchange in exchanges:
-        reported = [sentence for _, sentence in statements(exchange.prompt) if re.search("(?i)" + _CUES["problem"], sentence)]
+        reported = [sentence for _, sentence, cue in cued(exchange.prompt, "problem") if cue]
         found += [(one_line(reported[0], 200), len(answers))] if reported else []
         for turn in exchange.turns:
             if turn.kind == "error":
