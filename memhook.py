@@ -4438,12 +4438,12 @@ def upgrade_memory(home: Home, path: str, receipt: dict[str, Any]) -> bool:
 
 
 def upgradable(home: Home, since: float, stored_since: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
-    """(path, last receipt) of the memories with an offline digest, of sessions since a day, that were stored since then; newest first, what failed before last."""
+    """(path, last receipt) of the memories with an offline digest, of sessions since a day, that were stored after `stored_since`; newest first, what failed before last."""
     last: dict[str, dict[str, Any]] = {}
     for receipt in read_receipts(home):
         if receipt.get("file"):
             last[receipt["id"]] = receipt
-    waiting = {id[:8]: receipt for id, receipt in last.items() if receipt["outcome"] == "stored" and (parse_time(receipt["at"]) or 0.0) >= stored_since}
+    waiting = {id[:8]: receipt for id, receipt in last.items() if receipt["outcome"] == "stored" and (parse_time(receipt["at"]) or 0.0) > stored_since}
     tries = read_usage(home, "distiller")["tries"]
     found = []
     for path, _ in walk_memories(home.path("memories")) if waiting else ():
