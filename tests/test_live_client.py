@@ -1,4 +1,4 @@
-"""The real Claude Code client, where it is installed: a few sessions of tests/live/client_sessions.py, which has them all."""
+"""The real Claude Code client, where it is installed: a few sessions of tests/live/client_sessions.py, which has them all; and the client as the model."""
 import os
 import subprocess
 import sys
@@ -11,11 +11,19 @@ PLAYED = ("p_resume", "clear", "kill_first")  # under a minute
 SCRIPTS = os.environ.get("MEMHOOK_CLIENT_SCRIPTS", "")  # read here: within a test these variables are gone
 
 
-def test_real_sessions_become_memories():
-    only = [word for name in PLAYED for word in ("--only", name)]
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "live" / "client_sessions.py"), *only],
-                          env={**os.environ, "MEMHOOK_CLIENT_SCRIPTS": SCRIPTS}, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", timeout=240)
+def play(name, *args):
+    """Run a program of tests/live; its report is shown where it fails."""
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "live" / name), *args], env={**os.environ, "MEMHOOK_CLIENT_SCRIPTS": SCRIPTS},
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", timeout=240)
     print(done.stdout)
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_real_sessions_become_memories():
+    play("client_sessions.py", *[word for name in PLAYED for word in ("--only", name)])
+
+
+def test_the_real_client_writes_a_digest_and_its_own_session_is_never_captured():
+    play("model_client.py")

@@ -935,6 +935,13 @@ def missing(wanted):
     return ""
 
 
+def enter_namespace(program):
+    """Start this program again where there is no network but loopback, unless that was done."""
+    if not os.environ.get(INSIDE):
+        os.environ[INSIDE] = "1"
+        os.execvp("sh", ["sh", os.path.join(SCRIPTS, "netns.sh"), sys.executable, os.path.abspath(program), *sys.argv[1:]])
+
+
 def report(outcomes, seconds):
     print("%-16s %-8s %-6s %9s %6s %9s  %s" % ("scenario", "client", "result", "memories", "turns", "drained s", "Stop ms: median / max (n)"))
     for outcome in outcomes:
@@ -971,9 +978,7 @@ def main():
     if reason:
         print("not run: " + reason)
         return NOTHING_RUN
-    if not os.environ.get(INSIDE):  # from here on there is no network but loopback
-        os.environ[INSIDE] = "1"
-        os.execvp("sh", ["sh", os.path.join(SCRIPTS, "netns.sh"), sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
+    enter_namespace(__file__)
     sys.path.insert(0, SCRIPTS)
     import harness
     started = time.monotonic()
