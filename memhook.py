@@ -5761,8 +5761,8 @@ What is sent
   its title, decisions, solved problems and patterns; of a note, its text. The team's admins read it and decide what all
   members get. What was sent cannot be called back from here.
 What is never sent
-  The words of your sessions (## Transcript), prompts and answers, commands, error messages, files, the folder you work in,
-  paths, what you put between <private> and </private>, and anything of a project that is switched off (.memhook-off).
+  The words of your sessions (## Transcript), commands, error messages, files, the folder you work in, absolute paths (their last
+  name stays), what you put between <private> and </private>, and anything of a project that is switched off (.memhook-off).
   Secrets are replaced once more before anything is queued. No filter finds everything: look at a memory before you propose it.
 By itself
   Nothing is proposed by itself, unless you set team_propose to auto; then every new memory is.

@@ -349,6 +349,31 @@ def test_an_anchor_with_nothing_new_appends_nothing(quiet):
     assert quiet.run("audit").returncode == 0
 
 
+# ---- the README's table
+
+
+def test_every_curl_line_of_the_readme_works(tmp_path):
+    readme = (PROGRAM.parent / "README.md").read_text("utf-8")
+    table = readme[readme.index("| request | curl"):].split("\n\n")[0]
+    lines = re.findall(r"(?m)^\| (.+?) \| `(curl .+)` \|$", table)
+    assert len(lines) == len(table.splitlines()) - 2
+    with RunningHub(tmp_path) as hub:
+        answers = {}
+        for name, line in lines:
+            setting = {"A": "Authorization: Bearer " + hub.admin(), "H": hub.url}
+            done = subprocess.run(["/bin/sh", "-c", line.replace("curl ", "curl -sf ", 1)], env={**os.environ, **setting}, capture_output=True, text=True)
+            assert done.returncode == 0, (name, done.stdout, done.stderr)
+            answers[name] = json.loads(done.stdout)
+    assert answers["propose"] == {"id": "c1", "status": "inbox", "duplicate": False}
+    assert answers["promote (admin)"]["status"] == "promoted" and answers["reject, take back (admin)"]["status"] == "rejected"
+    assert [row["id"] for name in ("the inbox (a member: its own)",) for row in answers[name]["candidates"]] == ["c1"]
+    assert answers["search what was kept"]["memories"][0]["content"] == answers["what is new since a cursor"]["memories"][0]["content"] == "Only on Tuesdays."
+    assert [row["kind"] for row in answers["receipts"]["receipts"]] == ["proposed", "promoted", "retracted"]
+    asked = {(("POST" if "-X POST" in line or " -d " in line else "GET"), line.split("$H")[1].split("?")[0].split('"')[0].split(" ")[0]) for _, line in lines}
+    for method, path, _, _ in memhook.ROUTES:  # and the table has every route
+        assert any(method == verb and re.fullmatch(path, target) for verb, target in asked), path
+
+
 # ---- serving
 
 
