@@ -2880,12 +2880,12 @@ def render_digest(digest: Digest) -> str:
 # Calls:    open_index() -> sync() -> the tables; drop() and forget with it when a memory goes
 # On error: IndexUnavailable where another process holds the database too long; a damaged or newer file is rebuilt.
 
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
 BUSY_SECONDS = 8.0  # how long a search waits for another process that writes
 CHUNK_TOKENS = 400  # of digests, notes and long turns
 OVERLAP_TOKENS = 80  # between two chunks of digests and notes, so that no sentence is cut off from its context
-SHORT_CHARS = 600  # turns below this are found by their neighbours' words too; longer ones speak for themselves
-NEIGHBOURS = 2  # before and after
+BATCH_FILES = 250  # of a sync are committed at once: others can write in between, and an interrupted rebuild goes on where it was
+PROJECT_IDS = 1 << 32  # a unit's id is its project's number times this, plus a count: the full text then searches one project as a range of ids
 EVERYWHERE = "zzallq"  # a word that every unit has: it lets a query select by some words and score by others
 
 _SCHEMA = """
@@ -2895,17 +2895,18 @@ CREATE TABLE files(
   memory TEXT NOT NULL, project TEXT NOT NULL, session TEXT NOT NULL, segment INTEGER NOT NULL, at REAL NOT NULL, title TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE INDEX files_project ON files(project, at);
 CREATE INDEX files_memory ON files(memory);
+CREATE TABLE projects(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE chunks(
   id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE, source TEXT NOT NULL, session TEXT NOT NULL, place INTEGER NOT NULL,
-  at REAL NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, text TEXT NOT NULL, head TEXT NOT NULL, hash TEXT NOT NULL, dated INTEGER NOT NULL);
+  at REAL NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, text TEXT NOT NULL, head TEXT NOT NULL, hash TEXT NOT NULL);
 CREATE INDEX chunks_file ON chunks(file);
-CREATE INDEX chunks_session ON chunks(session, place) WHERE source = 'session';
 CREATE TABLE chunks_vec(chunk INTEGER PRIMARY KEY REFERENCES chunks(id) ON DELETE CASCADE, model TEXT NOT NULL, vector BLOB NOT NULL);
 CREATE TABLE embedding_cache(hash TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY(hash, model)) WITHOUT ROWID;
 """
 _FULL_TEXT = """
-CREATE VIRTUAL TABLE chunks_fts USING fts5(body, ctx, meta, content='', tokenize='porter unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE chunks_fts USING fts5(body, meta, content='', tokenize='porter unicode61 remove_diacritics 2');
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab('chunks_fts', 'row');
+INSERT INTO chunks_fts(chunks_fts, rank) VALUES('hashsize', 8388608);
 """
 
 
@@ -2925,6 +2926,7 @@ with won would wouldn you your yours
 
 # scripts that do not separate words by spaces, and Korean, whose particles stick to the word: indexed by pairs of characters
 _UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002fa1f]+"
+_HUMP = r"[A-Z](?:(?<=[a-z0-9][A-Z])|(?<=[A-Z][A-Z])(?=[a-z]))"  # begins with the rare kind of letter: most texts are passed over quickly
 _IDENTIFIER_PART = r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+"
 _DATED = frozenset(  # words that place something in time; used only where the question asks when
     "yesterday today tonight tomorrow ago last next week weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday "
@@ -2944,23 +2946,16 @@ def searchable(text: str) -> str:
 
 
 def identifier_parts(text: str) -> list[str]:
-    """The parts of camelCase, PascalCase and letter-digit identifiers (the tokenizer itself splits snake_case, paths and dots)."""
-    found = []
-    for word in re.findall(r"[A-Za-z0-9]{4,64}", text):
-        if not (word.islower() or word.isdigit() or word.istitle() or word.isupper()):
-            parts = re.findall(_IDENTIFIER_PART, word)
-            found += parts if len(parts) > 1 else []
-    return found
+    """The parts of camelCase and PascalCase identifiers (the tokenizer itself splits snake_case, paths and dots)."""
+    if not re.search(_HUMP, text):
+        return []
+    words = [word for word in re.findall(r"[A-Za-z0-9]{4,64}", text) if re.search(_HUMP, word)]
+    return [part for word in words for part in re.findall(_IDENTIFIER_PART, word)]
 
 
 def is_dated(words: list[str]) -> bool:
     """Whether lower-case words name a day, a date or a span: also 2026, 1st, 22nd."""
     return any(word in _DATED or (word[0].isdigit() and re.fullmatch(r"\d{4}|\d{1,2}(?:st|nd|rd|th)", word)) for word in words)
-
-
-def scope_word(project: str) -> str:
-    """A word that only the units of a project have."""
-    return "zzp%sq" % sha1_hex(project.encode("utf-8", "replace"))[:12]
 
 
 def count_tokens(text: str) -> int:
@@ -2975,21 +2970,36 @@ def count_tokens(text: str) -> int:
 class Unit:
     """What is found: a turn, or a part of a digest or note. `head`: headings and the like that name it."""
 
-    __slots__ = ("source", "session", "place", "at", "start_line", "end_line", "text", "head", "id", "project", "path", "body", "words")
+    __slots__ = ("source", "session", "place", "at", "start_line", "end_line", "text", "head")
 
-    def __init__(self, source: str, session: str, place: int, at: float, start_line: int, end_line: int, text: str, head: str,
-                 id: int = 0, project: str = "", path: str = "") -> None:
+    def __init__(self, source: str, session: str, place: int, at: float, start_line: int, end_line: int, text: str, head: str) -> None:
         self.source, self.session, self.at = source, session, at
         self.place = place  # its order in the session, over all its segments
         self.start_line, self.end_line, self.text, self.head = start_line, end_line, text, head
-        self.id, self.project, self.path = id, project, path  # given by the index
-        self.body = searchable(text)
-        self.words = re.findall(r"\w+", self.body.lower())
+
+    def words(self, shared: str) -> tuple[str, str]:
+        """(body, meta) as the full text holds them: a function of what the tables hold, for a deletion has to give them again."""
+        return searchable(self.text), " ".join([shared, "zz%sq" % self.source, searchable(self.head)] + identifier_parts(self.text))
+
+
+def full_text_rows(units: Any, path: str) -> Iterator[tuple[int, str, str]]:
+    """(id, body, meta) of each (id, unit) of one file. Digests and notes are also found by their path, everything by its day."""
+    path_words, day, named = re.sub(r"[\W_]+", " ", path), None, ""
+    for id, unit in units:
+        if unit.at // 86_400 != day:
+            day = unit.at // 86_400
+            named = time.strftime("%d %B %Y %A", time.gmtime(day * 86_400))
+        yield (id, *unit.words(" ".join((EVERYWHERE, named, path_words if unit.source == "memory" else ""))))
 
 
 def pack_lines(lines: list[str], first: int, overlap_tokens: int) -> Iterator[tuple[int, int, str]]:
-    """(start line, end line, text) of runs of at most CHUNK_TOKENS, cut between lines (a longer line stays whole up to four times that)."""
+    """(start line, end line, text) of runs of at most CHUNK_TOKENS, cut between lines (a longer line stays whole)."""
     start = 0
+    if sum(map(len, lines)) <= CHUNK_TOKENS:  # the rule, quickly: no text has more tokens than characters
+        text = "\n".join(lines).strip("\n")
+        if text.strip():
+            yield first, first + len(lines) - 1, text
+        return
     while start < len(lines):
         end, tokens = start, 0
         while end < len(lines) and (end == start or tokens + count_tokens(lines[end]) <= CHUNK_TOKENS):
@@ -3033,10 +3043,9 @@ def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
         for start, end, body in pack_lines(part, first, OVERLAP_TOKENS):
             if body.strip("# \n") != heading:  # a heading alone names the next part, and is found with it
                 units.append(Unit("memory", session, 0, at, start, end, body, heading))
-    marks = [number for number in range(opened + 1, len(lines)) if lines[number].startswith("<!-- turn ") and re.fullmatch(_MARKER, lines[number])]
-    for number, mark in enumerate(marks):
-        stop = marks[number + 1] if number + 1 < len(marks) else len(lines)
-        _, kind, said_at, _, _ = re.fullmatch(_MARKER, lines[mark]).groups()
+    found = [(number, re.fullmatch(_MARKER, lines[number])) for number in range(opened + 1, len(lines)) if lines[number].startswith("<!-- turn ")]
+    marks = [(number, match.group(3)) for number, match in found if match]
+    for (mark, said_at), (stop, _) in zip(marks, marks[1:] + [(len(lines), "")]):
         for start, end, body in pack_lines(lines[mark + 1:stop], mark + 2, 0):
             units.append(Unit("session", session, base + len(units), parse_time(said_at) or at, start, end, body, ""))
     return units
@@ -3114,13 +3123,12 @@ class Index:
         found = {path: (status.st_mtime_ns, status.st_size) for path, status in walk_memories(self.root)}
         gone = [path for path in known if path not in found]
         changed = [path for path in found if known.get(path) != found[path]]
-        if gone or changed:
+        work = gone + sorted(changed)  # a project after the other: FTS5 writes what it holds to disk whenever an id is below the last
+        for start in range(0, len(work), BATCH_FILES):
             with transaction(self.db):
-                for path in gone:
-                    self.remove(path)
-                for number, path in enumerate(changed):
-                    self._refresh(path, found[path])
-                    tell(number + 1, len(changed))
+                for path in work[start:start + BATCH_FILES]:
+                    self._refresh(path, found[path]) if path in found else self.remove(path)
+            tell(min(len(work), start + BATCH_FILES), len(work))
         return len(changed)
 
     def refresh(self) -> str:
@@ -3147,91 +3155,48 @@ class Index:
         self.add(path, data, signature)
 
     def add(self, path: str, data: bytes, signature: tuple[int, int]) -> None:
-        """Index one file, and refresh its neighbours in the session. The path must not be there."""
-        front, text = _parse_front(data.decode("utf-8", "replace"))
+        """Index one file. The path must not be there."""
+        whole = data.decode("utf-8", "replace")
+        front, text = _parse_front(whole)
         at = parse_time(front.get("from")) or parse_time(front.get("at")) or signature[0] / 1e9
         project = str(front.get("project") or self._folder_project(path))
-        title = memory_title(text, path)
-        units = memory_units(data.decode("utf-8", "replace"), front, at)
+        units = memory_units(whole, front, at)
         cursor = self.db.execute(
             "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
             (path, *signature, file_hash(data), str(front.get("id") or content_id(project, path, "")), project, str(front.get("session") or ""),
-             front.get("segment") if isinstance(front.get("segment"), int) else 0, at, title, text.partition("\n## Transcript\n")[0]))
-        file = cursor.lastrowid
-        next_id = self.db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0] + 1
-        for number, unit in enumerate(units):
-            unit.id, unit.project, unit.path = next_id + number, project, path
-        spoken = [unit for unit in units if unit.source == "session"]
-        before, after = self._around(spoken)
-        self._unindex(before[-NEIGHBOURS:] + after[:NEIGHBOURS], before + after)
-        self.db.executemany(
-            "INSERT INTO chunks(id, file, source, session, place, at, start_line, end_line, text, head, hash, dated) VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
-            [(unit.id, file, unit.source, unit.session, unit.place, unit.at, unit.start_line, unit.end_line, unit.text, unit.head,
-              text_hash(unit.text), is_dated(unit.words)) for unit in units])
-        self._index(before[-NEIGHBOURS:] + units + after[:NEIGHBOURS], before + spoken + after)
+             front.get("segment") if isinstance(front.get("segment"), int) else 0, at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
+        self.db.execute("INSERT OR IGNORE INTO projects(key) VALUES(?)", (project,))
+        lowest, highest = self.ids_of(project)[0]
+        first = self.db.execute("SELECT coalesce(max(id), ?) FROM chunks WHERE id BETWEEN ? AND ?", (lowest, lowest, highest)).fetchone()[0] + 1
+        self.db.executemany("INSERT INTO chunks(id, file, source, session, place, at, start_line, end_line, text, head, hash) VALUES(?,?,?,?,?,?,?,?,?,?,?)", [
+            (id, cursor.lastrowid, unit.source, unit.session, unit.place, unit.at, unit.start_line, unit.end_line, unit.text, unit.head, text_hash(unit.text))
+            for id, unit in enumerate(units, first)])
+        self._full_text("INSERT INTO chunks_fts(rowid, body, meta) VALUES(?,?,?)", enumerate(units, first), path)
 
     def remove(self, path: str) -> None:
-        """Take one file out, and refresh its neighbours in the session."""
+        """Take one file out. The full text is contentless and wants the old words back, so it comes first."""
         row = self.db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
-        if row is None:
-            return
-        units = self._units("file = ? ORDER BY chunks.id", row[0])
-        spoken = [unit for unit in units if unit.source == "session"]
-        before, after = self._around(spoken)
-        touched = before[-NEIGHBOURS:] + after[:NEIGHBOURS]
-        self._unindex(touched + units, before + spoken + after)
-        self.db.execute("DELETE FROM files WHERE id = ?", (row[0],))
-        self._index(touched, before + after)
+        if row:
+            chunks = self.db.execute("SELECT id, source, session, place, at, start_line, end_line, text, head FROM chunks WHERE file = ?", row).fetchall()
+            units = ((id, Unit(*values)) for id, *values in chunks)
+            self._full_text("INSERT INTO chunks_fts(chunks_fts, rowid, body, meta) VALUES('delete',?,?,?)", units, path)
+            self.db.execute("DELETE FROM files WHERE id = ?", row)
+
+    def ids_of(self, *projects: str) -> list[tuple[int, int]]:
+        """The ranges of ids (both ends included) of the units of those projects that are known."""
+        rows = self.db.execute("SELECT id FROM projects WHERE key IN (%s)" % ",".join("?" * len(projects)), projects)
+        return [(id * PROJECT_IDS, (id + 1) * PROJECT_IDS - 1) for (id,) in rows]
+
+    def _full_text(self, statement: str, units: Any, path: str) -> None:
+        """Run a statement with (id, body, meta) of each (id, unit) of one file."""
+        if self.full_text:
+            self.db.executemany(statement, full_text_rows(units, path))
 
     def _folder_project(self, path: str) -> str:
         """The project of a file that does not say: that of its neighbours in the folder."""
         folder = path.split("/")[0] + "/"
         row = self.db.execute("SELECT project FROM files WHERE substr(path, 1, ?) = ? LIMIT 1", (len(folder), folder)).fetchone()
         return row[0] if row else "unknown"
-
-    # neighbours
-
-    def _units(self, where: str, *values: Any) -> list[Unit]:
-        columns = "source, chunks.session, place, chunks.at, start_line, end_line, text, head, chunks.id, project, path"
-        rows = self.db.execute("SELECT %s FROM chunks JOIN files ON files.id = chunks.file WHERE %s" % (columns, where), values)
-        return [Unit(*row) for row in rows]
-
-    def _around(self, spoken: list[Unit]) -> tuple[list[Unit], list[Unit]]:
-        """The units of the same session before and after these: twice as many as are refreshed, for those have neighbours too."""
-        if not spoken or not spoken[0].session:
-            return [], []
-        session, reach = spoken[0].session, 2 * NEIGHBOURS
-        before = self._units("source = 'session' AND chunks.session = ? AND place < ? ORDER BY place DESC LIMIT ?", session, spoken[0].place, reach)
-        after = self._units("source = 'session' AND chunks.session = ? AND place > ? ORDER BY place LIMIT ?", session, spoken[-1].place, reach)
-        return before[::-1], after
-
-    def _rows(self, units: list[Unit], spoken: list[Unit]) -> list[tuple[int, str, str, str]]:
-        """(id, body, ctx, meta) of units, as the full text holds them while `spoken` is the order of their session."""
-        order = {unit.id: number for number, unit in enumerate(spoken)}
-        rows = []
-        for unit in units:
-            here = order.get(unit.id)
-            near: list[str] = []
-            if here is not None and len(unit.text) < SHORT_CHARS:
-                around = spoken[max(0, here - NEIGHBOURS):here] + spoken[here + 1:here + 1 + NEIGHBOURS]
-                near = [word for other in around for word in other.words if word not in _STOP_WORDS]
-            rows.append((unit.id, unit.body, " ".join(dict.fromkeys(near)), self._meta(unit)))
-        return rows
-
-    def _meta(self, unit: Unit) -> str:
-        words = re.sub(r"[\W_]+", " ", unit.path) if unit.source == "memory" else ""
-        day = time.strftime("%d %B %Y %A", time.gmtime(unit.at))
-        return " ".join([EVERYWHERE, scope_word(unit.project), "zz%sq" % unit.source, day, searchable(unit.head), words] + identifier_parts(unit.text))
-
-    def _index(self, units: list[Unit], spoken: list[Unit]) -> None:
-        if self.full_text:
-            self.db.executemany("INSERT INTO chunks_fts(rowid, body, ctx, meta) VALUES(?,?,?,?)", self._rows(units, spoken))
-
-    def _unindex(self, units: list[Unit], spoken: list[Unit]) -> None:
-        """Delete from the contentless full text: it wants the old text back, so this must come before any other change."""
-        if self.full_text and units:
-            self.db.executemany("INSERT INTO chunks_fts(chunks_fts, rowid, body, ctx, meta) VALUES('delete',?,?,?,?)", self._rows(units, spoken))
-
 
 
 def _connect(path: str, read_only: bool) -> Any:
@@ -3327,7 +3292,11 @@ def open_index(home: Home, fresh: bool = False) -> Index:
 
 SCORED_POSTINGS = 12_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
 CANDIDATES = 200  # rows that are scored further
-WEIGHT_BODY, WEIGHT_CONTEXT, WEIGHT_META = 1.0, 0.2, 0.5
+WEIGHT_BODY, WEIGHT_META = 1.0, 0.5
+NEIGHBOURS = 2  # turns before and after lend a turn some of their score: an answer seldom repeats the words of its question
+NEIGHBOUR_SHARE = 0.15  # of each one's score
+SHORT_CHARS = 600  # turns below this: longer ones speak for themselves
+LENDERS = 60  # so many of the best rows bring neighbours that have no word of the query themselves
 SESSION_BONUS = 0.3  # times the sum of the session's best four scores, each worth half of the one before
 DATED_BONUS = 0.1  # of the best score, for units with a word of time, where the question asks when
 SURE_COVERAGE = 0.53  # of the query's weight in the best unit: at least this is "high" (true positives .87, false .10)
@@ -3379,10 +3348,9 @@ class Scope:
         self.source = source  # "memory", "session" or "" for both
         self.since = since  # seconds since the epoch
 
-    def phrase(self) -> str:
-        """What restricts an FTS5 query to this scope. A team's memories are in the scope of every project."""
-        project = " AND meta : (%s OR %s)" % (scope_word(self.project), scope_word(TEAM_PROJECT)) if self.project else ""
-        return project + (" AND meta : zz%sq" % self.source if self.source else "")
+    def ids(self, index: Index) -> list[tuple[int, int]]:
+        """The ranges of ids in this scope. A team's memories are in the scope of every project."""
+        return index.ids_of(self.project, TEAM_PROJECT) if self.project else [(0, (1 << 63) - 1)]
 
 
 def query_words(text: str) -> list[str]:
@@ -3405,10 +3373,13 @@ def quoted(word: str) -> str:
     return '"%s"*' % word[:-1] if word.endswith("*") else '"%s"' % word.replace('"', '""')
 
 
+ROW_COLUMNS = "source, session, place, hash, file, length(text)"  # of the table chunks, for a Row behind its id and its BM25
+
+
 class Row:
     """A candidate as the index gives it."""
 
-    __slots__ = ("id", "bm25", "source", "session", "place", "dated", "hash", "file", "length")
+    __slots__ = ("id", "bm25", "source", "session", "place", "hash", "file", "length")
 
     def __init__(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values):
@@ -3475,7 +3446,7 @@ def session_bonus(rows: list[Row]) -> dict[tuple[str, int], float]:
     scores: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         scores.setdefault(row.group, []).append(row.bm25)
-    return {group: SESSION_BONUS * sum(score * 0.5 ** rank for rank, score in enumerate(found[:4])) for group, found in scores.items()}
+    return {group: SESSION_BONUS * sum(score * 0.5 ** rank for rank, score in enumerate(sorted(found, reverse=True)[:4])) for group, found in scores.items()}
 
 
 def merge_neighbours(hits: list[Hit], limit: int) -> list[Hit]:
@@ -3497,18 +3468,20 @@ class Searcher:
     def __init__(self, index: Index, scope: Scope, meaning: Any = None) -> None:
         self.index, self.db, self.scope = index, index.db, scope
         self.meaning = meaning  # what vectors add to the ranking (Embeddings), or None
-        self.total = 0  # units, counted up to SCORED_POSTINGS
+        self.counts: dict[str, int] = {}  # of the phrases asked for
+        self.total = max(1, self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0])
 
     # ---- the plan
 
     def count(self, phrase: str) -> int:
         """How many units match, counted up to SCORED_POSTINGS; of all projects: counting those of one is slower, and rare words are rare in both."""
-        return self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks_fts WHERE chunks_fts MATCH ? LIMIT ?)", (phrase, SCORED_POSTINGS)).fetchone()[0]
+        if phrase not in self.counts:
+            self.counts[phrase] = self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks_fts WHERE chunks_fts MATCH ? LIMIT ?)", (phrase, SCORED_POSTINGS)).fetchone()[0]
+        return self.counts[phrase]
 
     def plan(self, text: str) -> list[Term]:
         """The terms of a query, the rarest first; a word that no unit has is replaced by what the store calls it."""
         import math
-        self.total = max(1, self.count(EVERYWHERE))
         terms: dict[str, Term] = {}
         for word in query_words(text):
             for phrase in self._phrases(word):
@@ -3548,16 +3521,30 @@ class Searcher:
             total += term.count
             (common if rare and total > SCORED_POSTINGS else rare).append(term.phrase)
         every = " AND (%s OR %s)" % (EVERYWHERE, " OR ".join(common)) if common else ""
-        return "(%s)%s%s" % (" OR ".join(rare), every, self.scope.phrase())
+        return "(%s)%s%s" % (" OR ".join(rare), every, " AND meta : zz%sq" % self.scope.source if self.scope.source else "")
 
     def candidates(self, expression: str) -> list[Row]:
         """The best rows by BM25, best first."""
-        ranked = "SELECT chunks_fts.rowid AS id, bm25(chunks_fts, ?, ?, ?) AS rank FROM chunks_fts%s WHERE chunks_fts MATCH ?%s ORDER BY rank, id LIMIT ?"
         since = (" JOIN chunks ON chunks.id = chunks_fts.rowid", " AND chunks.at >= %r" % self.scope.since) if self.scope.since else ("", "")
-        columns = "best.id, -best.rank, source, session, place, dated, hash, file, length(text)"
-        rows = self.db.execute("SELECT %s FROM (%s) best JOIN chunks ON chunks.id = best.id ORDER BY best.rank, best.id" % (columns, ranked % since),
-                               (WEIGHT_BODY, WEIGHT_CONTEXT, WEIGHT_META, expression, CANDIDATES))
-        return [Row(*row) for row in rows]
+        ranked = ("SELECT chunks_fts.rowid AS id, bm25(chunks_fts, %s, %s) AS rank FROM chunks_fts%s WHERE chunks_fts MATCH ? "
+                  "AND chunks_fts.rowid BETWEEN ? AND ?%s ORDER BY rank, id LIMIT ?" % (WEIGHT_BODY, WEIGHT_META, *since))
+        rows = [Row(*row) for ids in self.scope.ids(self.index) for row in self.db.execute(
+            "SELECT best.id, -best.rank, %s FROM (%s) best JOIN chunks ON chunks.id = best.id" % (ROW_COLUMNS, ranked), (expression, *ids, CANDIDATES))]
+        return sorted(rows, key=lambda row: (-row.bm25, row.id))[:CANDIDATES]
+
+    def with_neighbours(self, rows: list[Row]) -> list[Row]:
+        """The rows and the best ones' neighbours, each with what its neighbours in the session lend it."""
+        known = {row.id: row for row in rows}
+        wanted = {id for row in rows[:LENDERS] if row.source == "session" for id in range(row.id - NEIGHBOURS, row.id + NEIGHBOURS + 1)} - set(known)
+        marks = ",".join("?" * len(wanted))
+        for row in self.db.execute("SELECT id, 0.0, %s FROM chunks WHERE source = 'session' AND id IN (%s)" % (ROW_COLUMNS, marks), tuple(wanted)):
+            known[row[0]] = Row(*row)
+        own = {id: row.bm25 for id, row in known.items()}
+        for id, row in known.items():
+            if row.source == "session" and row.length < SHORT_CHARS:
+                near = (known.get(other) for other in range(id - NEIGHBOURS, id + NEIGHBOURS + 1) if other != id)
+                row.bm25 += NEIGHBOUR_SHARE * sum(own[other.id] for other in near if other and other.file == row.file and other.source == row.source)
+        return [row for row in known.values() if row.bm25 > 0]
 
     def coverage(self, terms: list[Term], ids: list[int]) -> dict[int, float]:
         """The share of the query's weight that each unit's own text and headings have."""
@@ -3567,17 +3554,24 @@ class Searcher:
         for term in terms:
             if not term.count:
                 continue
-            for (id,) in self.db.execute("SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? AND rowid IN (%s)" % marks, ("{body meta} : (%s)" % term.phrase, *ids)):
+            for (id,) in self.db.execute("SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? AND rowid IN (%s)" % marks, (term.phrase, *ids)):
                 found[id][term.word] = max(term.weight, found[id].get(term.word, 0.0))
         return {id: min(1.0, sum(weights.values()) / whole) for id, weights in found.items()}
+
+    def dated(self, rows: list[Row]) -> dict[int, float]:
+        """What a word of time adds to the units that have one."""
+        most = DATED_BONUS * max((row.bm25 for row in rows), default=0.0)
+        found = self.db.execute("SELECT id, text FROM chunks WHERE id IN (%s)" % ",".join("?" * len(rows)), [row.id for row in rows])
+        return {id: most for id, body in found if is_dated(re.findall(r"\w+", body.lower()))}
 
     def ranked(self, text: str, limit: int) -> list[Hit]:
         """The best results, at most `limit`, no text twice."""
         terms = self.plan(text)
         rows = self.candidates(self.expression(terms)) if any(term.count for term in terms) else []
-        dated = DATED_BONUS * rows[0].bm25 if rows and re.search(_ASKS_WHEN, text) else 0.0
+        rows = self.with_neighbours(rows)
         bonus = session_bonus(rows)
-        hits = sorted((Hit(row, bonus[row.group], dated if row.dated else 0.0) for row in rows), key=lambda hit: (-hit.score, hit.row.id))
+        dated = self.dated(rows) if re.search(_ASKS_WHEN, text) else {}
+        hits = sorted((Hit(row, bonus[row.group], dated.get(row.id, 0.0)) for row in rows), key=lambda hit: (-hit.score, hit.row.id))
         best = merge_neighbours(self.meaning.rerank(self.index, self.scope, hits) if self.meaning else hits, limit)
         covered = self.coverage(terms, [hit.row.id for hit in best])
         for hit in best:
@@ -3588,7 +3582,7 @@ class Searcher:
 def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any = None) -> list[Hit]:
     """Without FTS5: how many of the query's words a unit's text has, in plain Python over all of them."""
     words = [word.lower() for word in re.findall(r"\w+", text) if word.lower() not in _STOP_WORDS] or [text.lower()]
-    query = ("SELECT chunks.id, 0.0, source, chunks.session, place, dated, chunks.hash, file, length(text), text FROM chunks JOIN files ON files.id = chunks.file "
+    query = ("SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text FROM chunks JOIN files ON files.id = chunks.file "
              "WHERE chunks.at >= ? AND (? = '' OR project IN (?, ?)) AND (? = '' OR source = ?)")
     hits = []
     for *row, body in index.db.execute(query, (scope.since, scope.project, scope.project, TEAM_PROJECT, scope.source, scope.source)):
@@ -4876,9 +4870,8 @@ class Meaning:
             (scope.project, scope.project, SCANNED_FILES, self.model, 4 * len(wanted), scope.since, scope.source, scope.source, SCANNED_VECTORS))
         near = [pair for pair in cosines(wanted, rows) if pair[1] >= LEAST_COSINE and pair[0] not in known]
         near = sorted(near, key=lambda pair: (-pair[1], pair[0]))[:CANDIDATES]
-        columns = "id, 0.0, source, session, place, dated, hash, file, length(text)"
         found = {row[0]: Row(*row) for row in index.db.execute(
-            "SELECT %s FROM chunks WHERE id IN (%s)" % (columns, ",".join("?" * len(near))), [id for id, _ in near])}
+            "SELECT id, 0.0, %s FROM chunks WHERE id IN (%s)" % (ROW_COLUMNS, ",".join("?" * len(near))), [id for id, _ in near])}
         return [(found[id], cosine) for id, cosine in near if id in found]
 
 
