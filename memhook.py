@@ -3290,13 +3290,13 @@ def open_index(home: Home, fresh: bool = False) -> Index:
 # Not:      no model. Meaning is found by words: stems, parts of identifiers, beginnings, one typo, pairs of unspaced characters.
 # Source:   retrieval measured on LoCoMo (Maharana et al., ACL 2024); BM25 as SQLite's FTS5 computes it.
 
-SCORED_POSTINGS = 12_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
+SCORED_POSTINGS = 8_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
 CANDIDATES = 200  # rows that are scored further
 WEIGHT_BODY, WEIGHT_META = 1.0, 0.5
 NEIGHBOURS = 2  # turns before and after lend a turn some of their score: an answer seldom repeats the words of its question
 NEIGHBOUR_SHARE = 0.15  # of each one's score
 SHORT_CHARS = 600  # turns below this: longer ones speak for themselves
-LENDERS = 60  # so many of the best rows bring neighbours that have no word of the query themselves
+LENDERS = 40  # so many of the best rows bring neighbours that have no word of the query themselves
 SESSION_BONUS = 0.3  # times the sum of the session's best four scores, each worth half of the one before
 DATED_BONUS = 0.1  # of the best score, for units with a word of time, where the question asks when
 SURE_COVERAGE = 0.53  # of the query's weight in the best unit: at least this is "high" (true positives .87, false .10)
@@ -3381,9 +3381,8 @@ class Row:
 
     __slots__ = ("id", "bm25", "source", "session", "place", "hash", "file", "length")
 
-    def __init__(self, *values: Any) -> None:
-        for name, value in zip(self.__slots__, values):
-            setattr(self, name, value)
+    def __init__(self, id: int, bm25: float, source: str, session: str, place: int, hash: str, file: int, length: int) -> None:
+        self.id, self.bm25, self.source, self.session, self.place, self.hash, self.file, self.length = id, bm25, source, session, place, hash, file, length
 
     @property
     def weight(self) -> float:
@@ -3506,7 +3505,8 @@ class Searcher:
         from difflib import get_close_matches
         if len(word) < 4 or not word.isascii():
             return []
-        near = [row[0] for row in self.db.execute("SELECT term FROM vocabulary WHERE term >= ? AND term < ? LIMIT 3000", (word[:2], word[:2] + "\U0010ffff"))]
+        begins = "SELECT term FROM vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ? LIMIT 3000"
+        near = [row[0] for row in self.db.execute(begins, (word[:2], word[:2] + "\U0010ffff", len(word) - 3, len(word) + 1))]  # a stem is shorter
         found = get_close_matches(word, near, 2, 0.75)
         return found or [edit for edit in _early_edits(word) if self.db.execute("SELECT 1 FROM vocabulary WHERE term = ?", (edit,)).fetchone()][:2]
 
@@ -3542,8 +3542,8 @@ class Searcher:
         own = {id: row.bm25 for id, row in known.items()}
         for id, row in known.items():
             if row.source == "session" and row.length < SHORT_CHARS:
-                near = (known.get(other) for other in range(id - NEIGHBOURS, id + NEIGHBOURS + 1) if other != id)
-                row.bm25 += NEIGHBOUR_SHARE * sum(own[other.id] for other in near if other and other.file == row.file and other.source == row.source)
+                near = (known.get(other) for other in range(id - NEIGHBOURS, id + NEIGHBOURS + 1))
+                row.bm25 += NEIGHBOUR_SHARE * sum(own[other.id] for other in near if other and other is not row and other.file == row.file and other.source == row.source)
         return [row for row in known.values() if row.bm25 > 0]
 
     def coverage(self, terms: list[Term], ids: list[int]) -> dict[int, float]:
