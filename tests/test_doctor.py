@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,12 +17,24 @@ from standins import Claude, agree
 DAY = 86_400
 
 
-@pytest.fixture
-def box(tmp_path):
-    """An installed machine whose managed settings are in a folder of the test."""
-    box = Box(tmp_path)
-    box.env["MEMHOOK_MANAGED_DIR"] = str(tmp_path / "managed")
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """(the machine's folder, a copy of it as it was after the install): an install takes a second, and its paths are absolute."""
+    folder = tmp_path_factory.mktemp("doctor")
+    box = Box(folder / "machine")
     box.install()
+    shutil.copytree(folder / "machine", folder / "pristine", symlinks=True)
+    return folder / "machine", folder / "pristine"
+
+
+@pytest.fixture
+def box(installed):
+    """An installed machine, as new, whose managed settings are in a folder of the test."""
+    machine, pristine = installed
+    shutil.rmtree(machine)
+    shutil.copytree(pristine, machine, symlinks=True)
+    box = Box(machine)
+    box.env["MEMHOOK_MANAGED_DIR"] = str(machine / "managed")
     return box
 
 
