@@ -294,7 +294,7 @@ def remove_file(path: str) -> None:
     """Remove a file that may be gone already."""
     try:
         os.unlink(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
 
 
@@ -7521,8 +7521,10 @@ def stable_interpreter() -> str:
     Of a virtual environment it is the Python that it was made from: -S loads none of its packages, and it goes with its project.
     """
     real = os.path.realpath(sys.executable)
-    own = [] if sys.prefix != sys.base_prefix else [os.path.dirname(os.path.abspath(sys.executable))]
-    for folder in ["/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", *own, os.path.dirname(real)]:
+    own = os.path.dirname(os.path.abspath(sys.executable))
+    if os.path.exists(os.path.join(os.path.dirname(own), "pyvenv.cfg")):  # with -S, sys.prefix does not tell
+        own = os.path.dirname(real)
+    for folder in ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", own, os.path.dirname(real)):
         for name in ("python3", "python"):
             path = os.path.join(folder, name)
             if os.path.exists(path) and os.path.realpath(path) == real:

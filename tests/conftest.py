@@ -1,10 +1,14 @@
 """A box for each test: its own HOME, Claude folder, memhook home and project; real processes run in it."""
+import contextlib
 import json
 import os
 import pathlib
 import shlex
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -140,6 +144,27 @@ class Box:
 
     def checkpoint(self, transcript):
         return json.loads(pathlib.Path(memhook.checkpoint_path(self.api, memhook.transcript_key(str(transcript.path)))).read_bytes())
+
+
+@contextlib.contextmanager
+def memory_folder():
+    """A folder in memory where there is such a place: that fsync is called counts here, not what it costs."""
+    root = tempfile.mkdtemp(prefix="memhook-test-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    try:
+        yield pathlib.Path(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def tree(root):
+    """Every path below a folder: what it is, its mode, its content."""
+    found = {}
+    for folder, folders, names in os.walk(root):
+        for name in folders + names:
+            path = pathlib.Path(folder, name)
+            what = path.lstat()
+            found[str(path)] = (what.st_mode, what.st_mtime_ns, os.readlink(path) if path.is_symlink() else path.read_bytes() if stat.S_ISREG(what.st_mode) else None)
+    return found
 
 
 @pytest.fixture

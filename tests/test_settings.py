@@ -4,22 +4,19 @@ tests/data/settings holds the table: NAME.json is a person's file. Where hooks o
 uninstall must leave; in all others it is NAME.json itself. "@FORM SUBCOMMAND PROGRAM [HOME]@" stands for a command line of ours: as it is
 written `now`, or by the `first` or the `second` version of memhook (tests/data/earlier_boots.json has what was different in them).
 """
-import contextlib
 import copy
 import json
 import os
-import pathlib
 import re
 import shlex
 import shutil
 import stat
 import subprocess
-import tempfile
 
 import pytest
 
 import memhook
-from conftest import DATA, ROOT, Box
+from conftest import DATA, ROOT, Box, memory_folder, tree
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes, links and /bin/sh")
 
@@ -82,16 +79,6 @@ class Desk:
     def uninstall(self):
         memhook.take_hooks_out(self.home)
         return self.data if self.path.exists() else None
-
-
-@contextlib.contextmanager
-def memory_folder():
-    """A folder in memory where there is such a place: that fsync is called counts here, not what it costs."""
-    root = tempfile.mkdtemp(prefix="memhook-test-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    try:
-        yield pathlib.Path(root)
-    finally:
-        shutil.rmtree(root)
 
 
 @pytest.fixture
@@ -399,17 +386,6 @@ def test_what_is_not_strict_json_of_the_right_shape_is_refused_unchanged_with_it
             step()
         assert str(refused.value).startswith("%s, line %d" % (desk.path, line)) and word in str(refused.value) and refused.value.hint
     assert desk.data == data and sorted(os.listdir(desk.box.config)) == ["memhook-data", "settings.json"]
-
-
-def tree(root):
-    """Every path below a folder: what it is, its mode, its content."""
-    found = {}
-    for folder, folders, names in os.walk(root):
-        for name in folders + names:
-            path = pathlib.Path(folder, name)
-            what = path.lstat()
-            found[str(path)] = (what.st_mode, what.st_mtime_ns, os.readlink(path) if path.is_symlink() else path.read_bytes() if stat.S_ISREG(what.st_mode) else None)
-    return found
 
 
 def _file(path, data, mode=0o644):
