@@ -114,6 +114,7 @@ BACKOFF_SECONDS = 60  # doubled at each attempt
 BATCH_ITEMS = 32  # segments that a drain makes durable together
 BATCH_SECONDS = 0.5  # it does so after this at the latest: what is done should be kept
 SYNC_THREADS = 4  # more gain nothing
+DRAIN_SEGMENTS = 200  # of an import are worth a drain of their own
 TELLING_CHARS = 64  # a text this long is not said twice by chance
 LOG_BYTES = 1 << 20  # then memhook.log becomes memhook.log.1
 
@@ -5034,20 +5035,184 @@ def is_live(home: Home, path: str) -> bool:
     return checkpoint is not None and checkpoint.state == "open" and not _is_dead(checkpoint, regular_file(path))
 
 
-def import_transcripts(home: Home, consent: Consent, paths: list[str], past: bool, dry_run: bool, tell: Callable[[int, int], None]) -> dict[str, int]:
-    """Capture past transcripts as hooks capture live ones; -> {"transcripts", "bytes", "segments", "turns", "withheld", "skipped"}."""
-    found = find_transcripts(home, paths)
-    report = dict.fromkeys(("transcripts", "bytes", "segments", "turns", "withheld", "skipped"), 0)
-    seen: dict[str, set[bytes]] = {}
-    for number, (path, status) in enumerate(found):
-        report["transcripts"] += 1
-        report["bytes"] += status.st_size
-        if not dry_run:
-            done = capture(home, consent, Request(path, final=not is_live(home, path), past=past, wait_seconds=5.0), seen)
-            for name in ("segments", "turns", "withheld", "skipped"):
-                report[name] += getattr(done, name)
-        tell(number + 1, len(found))
-    return report
+def has_news(home: Home, path: str, status: os.stat_result, past: bool) -> bool:
+    """Whether an import would find something in a transcript: it changed since it was captured, or holds what was withheld."""
+    checkpoint = read_checkpoint(home, transcript_key(path))
+    if checkpoint is None or status.st_size != checkpoint.size or (checkpoint.state == "closed" and checkpoint.turns):
+        return True
+    return past and any(reason != "off" for _, _, reason in checkpoint.withheld)
+
+
+def begins_with(path: str) -> tuple[Optional[float], str]:
+    """When and where a transcript begins, by its first lines: (None, "") where they do not tell."""
+    context = Context()
+    with open(path, "rb") as stream:
+        for line, start, _ in read_lines(stream, 0, LEAN_BYTES, True):
+            for record in parse_records(line, context):
+                _note_place(record, context)
+            if context.stamp and context.cwd or start > BLOCK_BYTES // 4:
+                break
+    return context.at, context.cwd
+
+
+def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_result]]) -> dict[str, int]:
+    """-> {"transcripts", "bytes", "new": of them not captured yet, "new_bytes", "past": new ones from before the consent or from a pause, "off": in folders switched off}"""
+    plan = dict.fromkeys(("transcripts", "bytes", "new", "new_bytes", "past", "off"), 0)
+    for path, status in found:
+        plan["transcripts"] += 1
+        plan["bytes"] += status.st_size
+        if not has_news(home, path, status, True):
+            continue
+        at, cwd = begins_with(path)
+        if cwd and switched_off(cwd):
+            plan["off"] += 1
+            continue
+        plan["new"] += 1
+        plan["new_bytes"] += status.st_size
+        plan["past"] += bool(at is not None and (at < consent.capture_at or any(start <= status.st_mtime and (end is None or at < end) for start, end in consent.pauses if start is not None)))
+    return plan
+
+
+def sync_files(paths: list[str]) -> None:
+    """Make files durable. Several are synced at once: the disk then writes its journal for all of them together, some ten times as fast."""
+    def sync(path: str) -> None:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    if len(paths) < SYNC_THREADS:
+        for path in paths:
+            sync(path)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        list(pool.map(sync, paths))
+
+
+class Gathering(Spool):
+    """The spool for an import: what is put waits until write() makes all of it durable together."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.waiting: dict[str, bytes] = {}  # stem -> data
+
+    def put(self, stem: str, data: bytes) -> None:
+        self.waiting[stem] = data
+        if len(self.waiting) >= 2 * BATCH_ITEMS:
+            self.write()
+
+    def write(self) -> None:
+        """As Spool.put, for all that waits."""
+        temps = {os.path.join(self.root, "tmp", "%s.%d.tmp" % (stem, os.getpid())): stem for stem in self.waiting}
+        for temp, stem in temps.items():
+            write_temp(temp, self.waiting[stem], durable=False)
+        sync_files(list(temps))
+        make_folder(os.path.join(self.root, "new"))
+        for temp, stem in temps.items():
+            os.replace(temp, os.path.join(self.root, "new", stem + ".json"))
+        sync_folder(os.path.join(self.root, "new"))
+        self.waiting = {}
+
+
+class Importing(Taking):
+    """The capture of one transcript among many: it counts as done when the segments of all of them are durable."""
+
+    def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: dict[str, set[bytes]], spool: Gathering) -> None:
+        super().__init__(home, consent, request, key, seen)
+        self.spool = spool
+
+    def commit(self, lock: Lock) -> None:
+        """Not yet: the segments are not in the spool."""
+
+    def finish(self, lock: Lock) -> None:
+        super().commit(lock)
+
+    def mark(self) -> None:
+        """Before anything goes into the spool: should we be killed then, the numbers of these segments may be used up."""
+        path = checkpoint_path(self.home, self.key)
+        if self.done.segments:
+            before = read_json(path) or {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "updated_at": 0.0}  # or it would pass for a live one
+            write_json(path, {**before, "cutting": True}, durable=False)
+
+
+class Import:
+    """The run of an import: transcripts are captured in groups, each group made durable at once. Killed anywhere, it is begun again and goes on."""
+
+    def __init__(self, home: Home, consent: Consent, past: bool) -> None:
+        self.home, self.consent, self.past = home, consent, past
+        self.report = dict.fromkeys(("transcripts", "bytes", "segments", "turns", "withheld", "skipped", "failed"), 0)
+        self.seen: dict[str, set[bytes]] = {}
+        self.spool = Gathering(home.path("spool"))
+        self.group: list[tuple[Lock, Importing]] = []
+        self.late: list[str] = []  # transcripts that a hook held
+        self.undrained = 0  # segments since a drain was started
+
+    def take(self, path: str, wait_seconds: float = 0.0) -> None:
+        """Capture one transcript. One that cannot be read is logged and keeps no other out."""
+        key = transcript_key(path)
+        lock = Lock(self.home.path("seen", key))
+        if not lock.acquire(wait_seconds):
+            self.late.append(path)
+            return
+        try:
+            request = Request(path, final=not is_live(self.home, path), past=self.past)
+            taking = Importing(self.home, self.consent, request, key, self.seen, self.spool)
+            taking.run(lock)
+        except (OSError, StateError, *ITEM_ERRORS) as error:
+            lock.release()
+            log(self.home, "capture-failed", transcript=key, error=type(error).__name__)
+            if _is_disk_trouble(error):
+                raise
+            self.report["failed"] += 1
+            return
+        self.group.append((lock, taking))
+        for name in ("segments", "turns", "withheld", "skipped"):
+            self.report[name] += getattr(taking.done, name)
+        if len(self.group) >= BATCH_ITEMS // 2:
+            self.commit()
+
+    def commit(self) -> None:
+        """Segments first, then what says that they were taken."""
+        for _, taking in self.group:
+            taking.mark()
+        if self.spool.waiting:
+            self.spool.write()
+        for lock, taking in self.group:
+            taking.finish(lock)
+            lock.release()
+            self.undrained += taking.done.segments
+        self.group = []
+
+    def run(self, found: list[tuple[str, os.stat_result]], tell: Callable[[int, int], None]) -> dict[str, int]:
+        """Capture them all, while a drain turns what was captured into memories."""
+        try:
+            for number, (path, status) in enumerate(found):
+                self.report["transcripts"] += 1
+                self.report["bytes"] += status.st_size
+                self.take(path)
+                self.wake_drain(DRAIN_SEGMENTS)
+                tell(number + 1, len(found))
+            self.commit()
+            late, self.late = self.late, []
+            for path in late:
+                self.take(path, 5.0)
+            self.commit()
+            self.report["failed"] += len(self.late)
+        finally:
+            for lock, _ in self.group:
+                lock.release()
+            self.wake_drain(1)
+        return self.report
+
+    def wake_drain(self, least: int) -> None:
+        """Start a drain if so many segments wait for one and none runs."""
+        if self.undrained >= least:
+            with Lock(self.home.path("drain.lock")) as lock:
+                idle = lock.acquire()
+            if idle:
+                start_drain(self.home)
+                self.undrained = 0
 
 
 # ---- one segment
@@ -5109,23 +5274,6 @@ def render_receipt(segment: dict[str, Any], turns: list[Turn], outcome: str, wri
         "bytes": [turns[0].start, turns[-1].end] if turns else [], "file": written, "at": iso(now()),
         "turns": [[turn.key, text_hash(turn.text)] for turn in turns],
     }
-
-
-def sync_files(paths: list[str]) -> None:
-    """Make files durable. Several are synced at once: the disk then writes its journal for all of them together, some ten times as fast."""
-    def sync(path: str) -> None:
-        fd = os.open(path, os.O_RDWR)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    if len(paths) < SYNC_THREADS:
-        for path in paths:
-            sync(path)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-    with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        list(pool.map(sync, paths))
 
 
 class Batch:
@@ -9064,13 +9212,34 @@ def cmd_reindex(home: Home, options: Any) -> int:
     return EXIT_OK
 
 
+def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
+    """Whether what was said before the consent, or in a pause, may be taken; a person is asked at a terminal. Elsewhere it is left out."""
+    told = "%d of %d new transcripts hold what was said before you consented on %s, or while memhook was paused." % (plan["past"], plan["new"], iso(consent.capture_at)[:10])
+    if sys.stdin is None or not sys.stdin.isatty():
+        say(told + " That is left out; --yes takes it too.")
+        return False
+    say(told)
+    sys.stderr.write("Take that too? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def cmd_import(home: Home, options: Any) -> int:
     consent = read_consent(home)
     if consent is None:
         raise StateError("memhook is not installed", "run: python3 memhook.py install")
-    report = import_transcripts(home, consent, options.paths, options.yes, options.dry_run, progress("imported"))
+    found = find_transcripts(home, options.paths)
+    plan = plan_import(home, consent, found) if options.dry_run or not options.yes else {"past": 0}
+    if options.dry_run:
+        told = "{transcripts} transcripts, {bytes} bytes; of these are new {new}, {new_bytes} bytes, {past} of them from before you consented; {off} more lie in projects that are switched off"
+        show_json(plan) if options.json else show(told.format(**plan))
+        return EXIT_OK
+    past = options.yes or bool(plan["past"]) and ask_past(consent, plan)
+    report = Import(home, consent, past).run(found, progress("imported"))
     show_json(report) if options.json else show(", ".join("%s %s" % pair for pair in report.items()))
-    return EXIT_OK
+    if report["segments"] and not options.json:
+        say("A drain turns the segments into memories; memhook status tells how far it is.")
+    return EXIT_FAILED if report["failed"] else EXIT_OK
 
 
 def show_coverage(coverage: Coverage) -> None:
