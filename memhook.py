@@ -5919,8 +5919,6 @@ Why it asks
 class Team:
     """The hub that was joined, as team.json has it: {"format", "url", "tenant", "name", "role", "at"}. The token is in team-token."""
 
-    __slots__ = ("url", "tenant", "name", "role", "token")
-
     def __init__(self, stored: dict[str, Any], token: str) -> None:
         self.url, self.tenant, self.name, self.role = (str(stored.get(name)) for name in ("url", "tenant", "name", "role"))
         self.token = token  # a secret: in no message, no log, no status
@@ -6837,12 +6835,12 @@ def judge(db: Any, tenant: str, id: str) -> tuple[str, str]:
 
 def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str, int]:
     """Change the status of candidates that get no receipt of their own, and write the one receipt of them all: together or not at all."""
-    detail: dict[str, Any] = {"quarantined": [], "duplicate": []}
+    detail: dict[str, dict[str, str]] = {"quarantined": {}, "duplicate": {}}  # id -> id of what it repeats
     with transaction(db):
         for id, status, original in verdicts:
             # somebody may have decided since it was judged: what is not in the inbox any more stays as it is
             if db.execute("UPDATE candidates SET status = ? WHERE tenant = ? AND id = ? AND status = 'inbox'", (status, tenant, id)).rowcount:
-                detail[status].append([id, original] if original else id)
+                detail[status][id] = original
         if any(detail.values()):
             append_receipt(db, Caller("", tenant, GOVERNOR, "admin"), "governed", detail)
     return {status: len(ids) for status, ids in detail.items()}
@@ -6896,20 +6894,20 @@ def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
 
 
 class Audit:
-    """Follows one tenant's chain; `findings` are sentences, `status` what the receipts say of each candidate, `heads` the hash of each receipt."""
+    """Follows one tenant's chain; `findings` are sentences."""
 
     def __init__(self, db: Any, tenant: str) -> None:
         self.db, self.tenant = db, tenant
         self.findings: list[str] = []
-        self.status: dict[str, str] = {}
-        self.hashes: dict[str, str] = {}  # id -> hash of the content that was promoted
-        self.heads: list[str] = [NO_HASH]
+        self.status: dict[str, str] = {}  # id -> what the receipts say of a candidate
+        self.hashes: dict[str, str] = {}  # id -> hash of the content that was proposed or promoted
+        self.heads: list[str] = [NO_HASH]  # of each receipt
 
     def find(self, text: str) -> None:
         self.findings.append("%s: %s" % (self.tenant, text))
 
     def follow(self) -> None:
-        """Every receipt in order: its number, the one it follows, its own hash."""
+        """Every receipt in order: the one it follows, and its own hash, which covers its number."""
         for row in self.db.execute(_RECEIPT + " ORDER BY seq", (self.tenant,)):
             seq, stored = row[1], row[7]
             try:
@@ -6924,21 +6922,20 @@ class Audit:
             self.note(str(receipt.get("kind")), receipt.get("detail"))
         count, head = self.db.execute("SELECT count, head FROM chains WHERE tenant = ?", (self.tenant,)).fetchone() or (0, NO_HASH)
         if (count, head) != (len(self.heads) - 1, self.heads[-1]):
-            self.find("%d receipts were written, of which %d are here, and the last is not the one that was: removed or inserted at the end" % (count, len(self.heads) - 1))
+            self.find("%s receipts were written, of which %d are here, and the last is not the one that was: removed or inserted at the end" % (count, len(self.heads) - 1))
 
     def note(self, kind: str, detail: Any) -> None:
-        """What a receipt says of candidates."""
+        """What a receipt says of candidates; one that was changed may say anything."""
+        flips = {"proposed": "inbox", "promoted": "promoted", "rejected": "rejected", "retracted": "rejected"}
         if not isinstance(detail, dict):
             return
-        flips = {"proposed": "inbox", "promoted": "promoted", "rejected": "rejected", "retracted": "rejected"}
         if kind in flips:
             self.status[str(detail.get("id"))] = flips[kind]
-        if kind == "promoted":
-            self.hashes[str(detail.get("id"))] = str(detail.get("content_hash"))
-        if kind == "governed":
-            for status in ("quarantined", "duplicate"):
-                for entry in detail.get(status) or []:
-                    self.status[str(entry[0] if isinstance(entry, list) else entry)] = status
+        if "content_hash" in detail:
+            self.hashes[str(detail.get("id"))] = str(detail["content_hash"])
+        for status in ("quarantined", "duplicate"):
+            ids = detail.get(status)
+            self.status.update(dict.fromkeys(ids if isinstance(ids, dict) else (), status))
 
     def compare(self) -> None:
         """Every decision that the candidates show has a receipt, and nothing that has one is gone or changed."""
@@ -6949,33 +6946,34 @@ class Audit:
                 self.find("candidate %s is %s, but its receipts say %s" % (id, status, said))
         for id in left:
             self.find("candidate %s has receipts but is gone" % id)
-        for id, content in self.db.execute("SELECT id, content FROM memories WHERE tenant = ? AND NOT gone", (self.tenant,)):
-            if self.hashes.get(id) != file_hash(content.encode("utf-8", "replace")):
-                self.find("memory %s is not what was promoted" % id)
+        texts = "SELECT id, content, 'inbox' FROM candidates WHERE tenant = ? UNION ALL SELECT id, content, 'memory' FROM memories WHERE tenant = ? AND NOT gone"
+        for id, content, where in self.db.execute(texts, (self.tenant, self.tenant)):
+            digest = file_hash(str(content).encode("utf-8", "replace"))
+            if self.hashes.get(id, digest if where == "inbox" else "") != digest:
+                self.find("the text of %s in the %s is not what its receipts say" % (id, where))
 
-    def against(self, found: dict[str, Any]) -> None:
+    def against(self, anchor: dict[str, Any]) -> None:
         """An anchor that was written of this chain."""
-        count = found.get("count")
-        if not isinstance(count, int) or not 0 <= count < len(self.heads) or self.heads[count] != found.get("head"):
-            self.find("the anchor of %s does not hold: receipt %s is gone or another" % (found.get("at"), count))
+        count = anchor.get("count")
+        if not isinstance(count, int) or not 0 <= count < len(self.heads) or self.heads[count] != anchor.get("head"):
+            self.find("the anchor of %s does not hold: receipt %s is gone or another" % (anchor.get("at"), count))
 
 
 def audit(db: Any, anchors: str) -> dict[str, Any]:
     """Check every chain against itself, the candidates and the anchors; -> {"ok", "receipts": n, "findings": [sentence]}. Changes nothing."""
-    tenants = {row[0] for row in db.execute("SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates WHERE status <> 'inbox'")}
     anchored = list(read_json_lines(anchors))
-    findings: list[str] = []
-    total = 0
-    for tenant in sorted(tenants | {str(found.get("tenant")) for found in anchored}):
-        check = Audit(db, tenant)
+    db.execute("BEGIN")  # all of it as it is at one moment: a hub may go on writing
+    tenants = {row[0] for row in db.execute("SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates")}
+    checks = [Audit(db, tenant) for tenant in sorted(tenants | {str(anchor.get("tenant")) for anchor in anchored})]
+    for check in checks:
         check.follow()
         check.compare()
-        for found in anchored:
-            if found.get("tenant") == tenant:
-                check.against(found)
-        findings += check.findings
-        total += len(check.heads) - 1
-    return {"ok": not findings, "receipts": total, "findings": findings}
+        for anchor in anchored:
+            if anchor.get("tenant") == check.tenant:
+                check.against(anchor)
+    db.execute("ROLLBACK")
+    findings = [finding for check in checks for finding in check.findings]
+    return {"ok": not findings, "receipts": sum(len(check.heads) - 1 for check in checks), "findings": findings}
 
 
 # ---- the server's parts
@@ -7004,18 +7002,6 @@ class Quota:
             return 0.0
 
 
-class Job:
-    """One write that waits for a commit: what to do, and what came of it."""
-
-    __slots__ = ("work", "done", "result", "error")
-
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self.work = work
-        self.done = False  # committed, or failed for good
-        self.result: Any = None
-        self.error: Optional[Problem] = None
-
-
 class Writer:
     """The one connection that writes. Writes that come while another is being committed share the next commit: one sync of the disk for all of them.
 
@@ -7029,41 +7015,38 @@ class Writer:
         self.home = home
         self.db = connect_hub(path)
         self.lock = threading.Lock()
-        self.waiting: Any = deque()
+        self.waiting: Any = deque()  # (work, the Future of what came of it)
 
     def submit(self, work: Callable[[Any], Any]) -> Any:
         """Run work(db) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
-        job = Job(work)
-        self.waiting.append(job)
+        from concurrent.futures import Future
+        future: Any = Future()
+        self.waiting.append((work, future))
         with self.lock:
-            if not job.done:
+            if not future.done():
                 self._commit_waiting()
-        if job.error:
-            raise job.error
-        return job.result
+        return future.result()
 
     def _commit_waiting(self) -> None:
         import sqlite3
         jobs = [self.waiting.popleft() for _ in range(min(len(self.waiting), HUB_GROUP))]
-        failed: Optional[Problem] = Problem(500, "the hub failed; this was not done")
+        results: list[Any] = [Problem(500, "the hub failed; this was not done")] * len(jobs)
         try:
             with transaction(self.db):
-                for job in jobs:
-                    self._run(job)
-            failed = None
+                done = [self._run(work) for work, _ in jobs]
+            results = done
         except sqlite3.Error as error:  # busy, full, read-only, a trigger: nothing of the group is done, and each may come again
             log(self.home, "hub-not-written", error=type(error).__name__, why=str(error)[:100])
-            failed = Problem(503, "the hub cannot write now; this was not done", Retry_After="1")
+            results = [Problem(503, "the hub cannot write now; this was not done", Retry_After="1")] * len(jobs)
         finally:
-            for job in jobs:
-                job.error = failed or job.error
-                job.done = True
+            for (_, future), result in zip(jobs, results):
+                future.set_exception(result) if isinstance(result, Problem) else future.set_result(result)
 
-    def _run(self, job: Job) -> None:
+    def _run(self, work: Callable[[Any], Any]) -> Any:
         try:
-            job.result = job.work(self.db)
+            return work(self.db)
         except Problem as problem:  # said before it wrote anything: the others of the group are not concerned
-            job.error = problem
+            return problem
 
 
 class Hub:
@@ -7231,7 +7214,7 @@ def api_receipts(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     own = "" if caller.role == "admin" else " AND actor = ?"
     values = [caller.tenant, request.number("since", 0)] + ([caller.name] if own else [])
     rows = hub.read(lambda db: db.execute(_RECEIPT + " AND seq > ?%s ORDER BY seq LIMIT ?" % own, [*values, request.limit]).fetchall())
-    return 200, {"receipts": [{**dict(zip(("tenant", "seq", "kind", "at", "actor", "detail", "prev_hash", "hash"), row)), "detail": json.loads(row[5])} for row in rows]}
+    return 200, {"receipts": [parse_receipt(row) for row in rows]}
 
 
 ROUTES = (  # the whole API: method, path, who may ask ("" for anybody), what answers; anything else is 404
@@ -7292,25 +7275,20 @@ def answer_request(hub: Hub, request: HubRequest) -> tuple[int, Any]:
         raise Problem(500, "the hub failed")
 
 
-_PHRASES = {
-    200: "OK", 201: "Created", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
-    409: "Conflict", 411: "Length Required", 413: "Content Too Large", 422: "Unprocessable Content", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
-}
-
-
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
     """Head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
+    from http import HTTPStatus
     body = _COMPACT.encode(value).encode("utf-8", "replace") + b"\n"
-    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n" % (status, _PHRASES[status], kind, len(body))
+    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n" % (status, HTTPStatus(status).phrase, kind, len(body))
     return (head + "".join("%s: %s\r\n" % pair for pair in headers.items()) + "\r\n").encode("latin-1") + body
 
 
 def render_problem(problem: Problem, headers: dict[str, str]) -> bytes:
-    value = {"type": "about:blank", "title": _PHRASES[problem.status], "status": problem.status, "detail": str(problem)}
+    from http import HTTPStatus
+    value = {"type": "about:blank", "title": HTTPStatus(problem.status).phrase, "status": problem.status, "detail": str(problem)}
     return render_answer(problem.status, value, {**headers, **problem.headers}, "application/problem+json")
 
 

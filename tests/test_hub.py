@@ -227,7 +227,7 @@ def test_govern_promotes_quarantines_and_marks_duplicates_under_one_receipt(quie
     assert json.loads(quiet.run("govern", "--json").stdout) == {"promoted": 1, "quarantined": 1, "duplicate": 1, "left": 0}
     assert status_of(quiet, "team") == {"good": "promoted", "secret": "quarantined", "twice": "duplicate"}
     assert quiet.kinds() == ["proposed", "promoted", "governed"]
-    assert json.loads(quiet.sql("SELECT detail FROM receipts WHERE kind = 'governed'")[0][0]) == {"quarantined": ["secret"], "duplicate": [["twice", "good"]]}
+    assert json.loads(quiet.sql("SELECT detail FROM receipts WHERE kind = 'governed'")[0][0]) == {"quarantined": {"secret": ""}, "duplicate": {"twice": "good"}}
     assert json.loads(quiet.run("govern", "--json").stdout) == {"promoted": 0, "quarantined": 0, "duplicate": 0, "left": 0}
     assert quiet.kinds() == ["proposed", "promoted", "governed"]
     assert quiet.run("audit").returncode == 0
@@ -284,6 +284,8 @@ TAMPERED = {
     "changed to no JSON": "UPDATE receipts SET detail = '{' WHERE seq = 2",
     "removed": "DELETE FROM receipts WHERE seq = 2",
     "removed at the end": "DELETE FROM receipts WHERE seq = (SELECT max(seq) FROM receipts)",
+    "removed at the end, its decision undone": "DELETE FROM receipts WHERE seq = 6; UPDATE candidates SET status = 'inbox' WHERE id = 'c1'",
+    "removed with its candidate and counted anew": "DELETE FROM receipts WHERE seq = 3; DELETE FROM candidates WHERE id = 'c2'; UPDATE chains SET count = count - 1",
     "removed all": "DELETE FROM receipts",
     "removed, the rest moved up": "DELETE FROM receipts WHERE seq = 2; UPDATE receipts SET seq = seq - 1 WHERE seq > 2",
     "inserted": "INSERT INTO receipts SELECT tenant, 99, kind, at, actor, detail, hash, hash FROM receipts WHERE seq = 4",
@@ -291,6 +293,10 @@ TAMPERED = {
     "reordered": "UPDATE receipts SET seq = 99 WHERE seq = 2; UPDATE receipts SET seq = 2 WHERE seq = 3; UPDATE receipts SET seq = 3 WHERE seq = 99",
     "candidate decided without": "UPDATE candidates SET status = 'rejected' WHERE id = 'c3'",
     "candidate gone": "DELETE FROM candidates WHERE id = 'c2'",
+    "candidate rewritten": "UPDATE candidates SET content = 'Use floats.' WHERE id = 'c3'",
+    "changed to other shapes": """UPDATE receipts SET kind = 'governed', detail = '{"duplicate":[[]],"quarantined":5}' WHERE seq = 2; UPDATE receipts SET detail = '[]' WHERE seq = 3""",
+    "counted wrong": "UPDATE chains SET count = 'many'",
+    "memory added": "INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES('team', 'x', 99, 'T', 'Use floats.', 'ann', 'boss', '')",
     "memory rewritten": "UPDATE memories SET content = 'Use floats.' WHERE id = 'c0'",
 }
 
@@ -334,6 +340,21 @@ def test_an_audit_finds_a_chain_that_was_made_anew_by_its_anchor(ledger):
     assert done.returncode == memhook.EXIT_FOUND and "anchor" in done.stdout
     os.remove(str(hub.path) + ".anchors.jsonl")
     assert hub.run("audit").returncode == 0  # nothing but the anchor knew
+
+
+def test_an_audit_of_a_hub_that_goes_on_writing_finds_nothing(quiet):
+    token, accepted = quiet.token("ann"), []
+    threads = [threading.Thread(target=write_until_it_ends, args=(quiet, token, accepted, 1_000_000 * number)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(accepted) < 50:
+        time.sleep(0.02)
+    audits = [json.loads(quiet.run("audit", "--json", check=False).stdout) for _ in range(4)]
+    quiet.stop()
+    for thread in threads:
+        thread.join()
+    assert [found["findings"] for found in audits] == [[]] * 4
+    assert audits[0]["receipts"] < audits[3]["receipts"] <= len(accepted)
 
 
 def test_an_anchor_with_nothing_new_appends_nothing(quiet):
