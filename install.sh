@@ -6,7 +6,7 @@
 #   MEMHOOK_FROM=/media/stick/memhook.py sh install.sh    offline
 #
 #   --dry-run           say what would be done; do nothing
-#   --uninstall         remove what install added; memories stay
+#   --uninstall         remove what install added; memories stay (with --purge: asks again, then erases them too)
 #   --consent PHRASE    where nobody can type it
 #
 # Environment: MEMHOOK_BASE_URL (where memhook.py is fetched from), MEMHOOK_FROM (a file instead),
@@ -47,14 +47,11 @@ fetch() { # URL FILE
     fi
 }
 
+# The SHA-256 of a file, by the first tool that works.
 checksum() { # FILE
-    if command -v sha256sum >/dev/null 2>&1; then
-        sha256sum "$1" | cut -d ' ' -f 1
-    elif command -v shasum >/dev/null 2>&1; then
-        shasum -a 256 "$1" | cut -d ' ' -f 1
-    else
-        "$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$1"
-    fi
+    sum=$(sha256sum <"$1" 2>/dev/null) || sum=$(shasum -a 256 <"$1" 2>/dev/null) ||
+        sum=$("$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$1")
+    printf '%s\n' "${sum%% *}"
 }
 
 # Put memhook.py into the temporary folder and say where it came from.
@@ -83,24 +80,24 @@ obtain() {
     fi
 }
 
-uninstall() {
-    installed=${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py
-    [ -f "$installed" ] || fail "memhook is not installed: there is no $installed" "memories, if any, lie in memhook-data beside it"
-    "$python" "$installed" uninstall
+uninstall() { # [--purge]
+    program=${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py
+    [ -f "$program" ] || program=$(dirname "$0")/memhook.py
+    [ -f "$program" ] || fail "memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py" "memories, if any, lie in memhook-data beside it"
+    "$python" "$program" uninstall "$@"
 }
 
 main() {
-    for argument in "$@"; do
-        case $argument in
-        -h | --help)
-            tell "usage: sh install.sh [--dry-run | --uninstall] [--consent PHRASE]; the head of the file tells more"
-            exit 0
-            ;;
-        esac
-    done
+    case " $* " in
+    *" -h "* | *" --help "*)
+        tell "usage: sh install.sh [--dry-run] [--consent PHRASE] | --uninstall [--purge]; the head of the file tells more"
+        exit 0
+        ;;
+    esac
     python=$(find_python)
     if [ "${1:-}" = --uninstall ]; then
-        uninstall
+        shift
+        uninstall "$@"
         return
     fi
     work=$(mktemp -d "${TMPDIR:-/tmp}/memhook-install.XXXXXX")

@@ -8166,6 +8166,8 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
         grant_consent(home, "flag" if phrase else "typed")
     if mcp:
         register_mcp(home, tell)
+    backup = settings.path + ".memhook-backup"
+    tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, "; as it was before: " + backup if os.path.exists(backup) else ""))
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
