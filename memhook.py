@@ -5111,7 +5111,7 @@ class Importing(Taking):
         """Before anything goes into the spool: should we be killed then, the numbers of these segments may be used up."""
         path = checkpoint_path(self.home, self.key)
         if self.done.segments:
-            before = read_json(path) or {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "updated_at": 0.0}  # or it would pass for a live one
+            before = read_json(path) or {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "state": "closed"}  # no hook knows it: it is not live
             write_json(path, {**before, "cutting": True}, durable=False)
 
 
