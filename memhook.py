@@ -4179,26 +4179,6 @@ def end_family(child: Any, call: str) -> None:
         time.sleep(0.01)
 
 
-class Output:
-    """What a child writes, read by a thread up to ANSWER_BYTES; a full pipe would hold the child up."""
-
-    __slots__ = ("stream", "data", "over", "thread")
-
-    def __init__(self, stream: Any) -> None:
-        import threading
-        self.stream, self.data, self.over = stream, b"", False
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        while len(self.data) <= ANSWER_BYTES:
-            block = os.read(self.stream.fileno(), 1 << 16)
-            if not block:
-                return
-            self.data += block
-        self.over = True
-
-
 def _dies_with_us() -> Optional[Callable[[], Any]]:
     """For the child to call: the kernel kills it when this process is killed (prctl(2), PR_SET_PDEATHSIG). Linux only."""
     if not sys.platform.startswith("linux"):
@@ -4208,43 +4188,43 @@ def _dies_with_us() -> Optional[Callable[[], Any]]:
     return lambda: prctl(1, 9)
 
 
-def _await_child(child: Any, output: Output, seconds: float) -> bytes:
+def _await_child(child: Any, said: Any, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while child.poll() is None and not output.over:
-        if time.monotonic() > deadline:
+    ended = False
+    while not ended:
+        time.sleep(0.01)
+        ended = child.poll() is not None
+        if os.fstat(said.fileno()).st_size > ANSWER_BYTES:
+            raise ModelFailed("the answer is too long")
+        if not ended and time.monotonic() > deadline:
             raise ModelFailed("no answer in time")
-        output.thread.join(0.02)
-        time.sleep(0.005)
-    if not output.over:
-        output.thread.join(1.0)  # not longer: a child of the child may keep the pipe open
-    if output.over:
-        raise ModelFailed("the answer is too long")
     if child.returncode:
         raise ModelFailed("claude ended with status %d" % child.returncode)
-    return output.data
 
 
 def run_child(home: Home, command: list[str], environ: dict[str, str], given: str) -> bytes:
     """Run a command with `given` on its stdin, in an empty folder of ours; -> its stdout. When this returns, nothing of it runs any more.
 
-    Raises ModelFailed where it takes too long, says too much or fails.
+    Raises ModelFailed where it takes too long, says too much or fails. Files in place of pipes: a child that reads nothing, or whose own child
+    keeps its output open, holds nobody up.
     """
     import subprocess
     import tempfile
     folder, call = home.path("model"), os.urandom(8).hex()
     make_folder(folder)
     change_usage(home, "distiller", lambda row: row.update(call=call))  # for the next one, should we be killed
-    with tempfile.TemporaryFile(dir=home.root) as stdin:  # no pipe: a child that reads nothing must not hold us up
+    with tempfile.TemporaryFile(dir=home.root) as stdin, tempfile.TemporaryFile(dir=home.root) as said:
         stdin.write(given.encode("utf-8", "replace"))
         stdin.seek(0)
-        child = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, start_new_session=True,
+        child = subprocess.Popen(command, stdin=stdin, stdout=said, stderr=subprocess.DEVNULL, cwd=folder, start_new_session=True,
                                  env={**environ, "MEMHOOK_CALL": call}, preexec_fn=_dies_with_us(), creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0))
-    try:
-        return _await_child(child, Output(child.stdout), home.setting("distiller_seconds"))
-    finally:
-        end_family(child, call)
-        child.wait()
-        child.stdout.close()
+        try:
+            _await_child(child, said, home.setting("distiller_seconds"))
+        finally:
+            end_family(child, call)
+            child.wait()
+        said.seek(0)
+        return said.read(ANSWER_BYTES)
 
 
 def end_leftover(home: Home) -> None:
@@ -4732,18 +4712,12 @@ def rebuild_index(home: Home, tell: Callable[[int, int], None]) -> tuple[int, st
 # ---- ranking
 
 
-class Weights:
-    """How much vectors and words count, from the settings; "vector" below 0 stands for what was measured best."""
-
-    __slots__ = ("vector", "text")
-
-    def __init__(self, home: Home) -> None:
-        self.vector, self.text = home.setting("vector_weight"), home.setting("text_weight")
-
-    def of(self, source: str) -> tuple[float, float]:
-        """(vector weight, text weight) for a source."""
-        vector = self.vector if self.vector >= 0 else max(0.0, 1 - self.text) if self.text >= 0 else WEIGHT_VECTOR[source]
-        return vector, self.text if self.text >= 0 else max(0.0, 1 - vector)
+def hybrid_weights(home: Home, source: str) -> tuple[float, float]:
+    """(vector weight, text weight) for a source, from the settings; below 0: what was measured best, or what the other leaves."""
+    vector, text = home.setting("vector_weight"), home.setting("text_weight")
+    if vector < 0:
+        vector = max(0.0, 1 - text) if text >= 0 else WEIGHT_VECTOR[source]
+    return vector, text if text >= 0 else max(0.0, 1 - vector)
 
 
 def cosines(wanted: Any, rows: Any) -> Iterator[tuple[int, float]]:
@@ -4759,10 +4733,10 @@ def cosines(wanted: Any, rows: Any) -> Iterator[tuple[int, float]]:
 class Meaning:
     """What vectors add to one search. The query's own vector is asked for while the words are looked up."""
 
-    __slots__ = ("home", "weights", "model", "call", "mode", "notice")
+    __slots__ = ("home", "model", "call", "mode", "notice")
 
     def __init__(self, home: Home, query: str) -> None:
-        self.home, self.weights, self.model = home, Weights(home), model_name(home, "embedder")
+        self.home, self.model = home, model_name(home, "embedder")
         self.mode = "text"  # until vectors have had a say
         self.notice = ""
         self.call: Optional[HttpCall] = None
@@ -4818,6 +4792,7 @@ class Meaning:
     def _blend(self, hits: list[Hit], cosines: dict[int, float]) -> list[Hit]:
         best = max(hit.score for hit in hits)
         low, high = min(cosines.values()), max(cosines.values())
+        shares = {source: hybrid_weights(self.home, source) for source in WEIGHT_VECTOR}
         for hit in hits:
             cosine = cosines.get(hit.row.id)
             hit.relative = max(0.0, hit.score) / best if best > 0 else 0.0
@@ -4825,7 +4800,7 @@ class Meaning:
                 hit.blended = hit.relative  # too new to have a vector: its words speak for it
                 continue
             hit.vector = (cosine - low) / (high - low) if high > low else 1.0
-            vector, text = self.weights.of(hit.row.source)
+            vector, text = shares[hit.row.source]
             hit.blended = vector * hit.vector + text * hit.relative
         lacking = sum(hit.vector is None for hit in hits)
         self.mode = "hybrid" if best > 0 else "vector"
@@ -9021,7 +8996,7 @@ def show_model(model: dict[str, Any]) -> None:
     if model["embedder"] != "none":
         show("embedder   {embedder}, with {embedder_credential}; today {embedder_calls_today} calls, {embedder_chars_today} characters".format(**model))
     if model["failing"]:
-        show("           {failures} failures today, the last: {failing}; nothing is asked before {not_before}".format(**model))
+        show("           {failures} failures today, the last: {failing}".format(**model) + ("; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""))
 
 
 def cmd_status(home: Home, options: Any) -> int:

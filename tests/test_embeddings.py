@@ -362,15 +362,13 @@ def test_the_setting_of_the_origin_is_one_setting(box):
     kept = find(box, "cents of the weather", 50)["results"]
     assert 0 < len(kept) < len(whole) and kept == [result for result in whole if result["score"] >= 0.35]
     assert all(result["score"] == pytest.approx(0.7 * result["vector_score"] + 0.3 * result["text_score"], abs=2e-4) for result in kept)
-    weights = memhook.Weights(box.api)
-    assert weights.of("session") == weights.of("memory") == (0.7, 0.3)
+    assert memhook.hybrid_weights(box.api, "session") == memhook.hybrid_weights(box.api, "memory") == (0.7, 0.3)
 
 
 def test_the_measured_weights_are_the_default(box):
-    weights = memhook.Weights(box.api)
-    assert weights.of("session") == (0.3, 0.7) and weights.of("memory") == (0.5, 0.5)
+    assert memhook.hybrid_weights(box.api, "session") == (0.3, 0.7) and memhook.hybrid_weights(box.api, "memory") == (0.5, 0.5)
     box.env["MEMHOOK_TEXT_WEIGHT"] = "0.2"
-    assert memhook.Weights(box.api).of("session") == pytest.approx((0.8, 0.2))
+    assert memhook.hybrid_weights(box.api, "session") == pytest.approx((0.8, 0.2))
 
 
 def test_a_min_score_counts_for_words_alone_too(box):
