@@ -27,3 +27,7 @@ def test_real_sessions_become_memories():
 
 def test_the_real_client_writes_a_digest_and_its_own_session_is_never_captured():
     play("model_client.py")
+
+
+def test_a_new_user_installs_and_uninstalls_by_the_readme_and_everything_is_as_before():
+    play("new_user.py")
