@@ -7028,15 +7028,6 @@ class Hub:
 # ---- requests
 
 
-def parse_hub_query(query: str) -> dict[str, str]:
-    """The parameters; of one that stands twice, the last. Raises Problem 400."""
-    from urllib.parse import parse_qsl
-    try:
-        return dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=16))
-    except ValueError:
-        raise Problem(400, "the query cannot be read")
-
-
 class HubRequest:
     """One request. `headers` have lower-case names; `keep`: the client may use the connection again."""
 
@@ -7044,8 +7035,12 @@ class HubRequest:
 
     def __init__(self, method: str, target: str, headers: dict[str, str], keep: bool) -> None:
         self.method, self.headers, self.keep = method, headers, keep
+        from urllib.parse import parse_qsl
         self.path, _, query = target.partition("?")
-        self.query = parse_hub_query(query) if query else {}
+        try:
+            self.query = dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=16)) if query else {}
+        except ValueError:
+            raise Problem(400, "the query cannot be read")
         self.length = 0
         self.body = b""
         self.caller: Optional[Caller] = None
@@ -7216,19 +7211,6 @@ def admit(hub: Hub, request: HubRequest, address: str) -> None:
 HUB_BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of one request; the others go on
 
 
-def answer_request(hub: Hub, request: HubRequest) -> tuple[int, Any]:
-    """Run the route's function; what the database or a bug does to it becomes a Problem."""
-    import sqlite3
-    try:
-        return request.route(hub, request)
-    except sqlite3.Error as error:
-        log(hub.home, "hub-database", route=request.route.__name__, error=type(error).__name__)
-        raise Problem(503, "the hub cannot read its database now", Retry_After="1")
-    except HUB_BUGS as error:
-        log(hub.home, "hub-bug", route=request.route.__name__, error=type(error).__name__, where=_where(error))
-        raise Problem(500, "the hub failed")
-
-
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -7251,21 +7233,13 @@ class HubConnection:
 
     __slots__ = ("socket", "server", "hub", "buffer")
 
-    def __init__(self, sock: Any, address: Any, server: Any) -> None:
-        import socket
+    def __init__(self, sock: Any, server: Any) -> None:
         self.socket, self.server, self.hub = sock, server, server.hub
         self.buffer = b""  # came, and is not looked at yet
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            while self.serve_one():
-                pass
-        except OSError:
-            pass  # the client has gone, or was made to go
-        finally:
-            self.server.done_waiting(self)
 
     def serve_one(self) -> bool:
         """Read one request and answer it; -> whether there may be another."""
+        import sqlite3
         request = None
         try:
             self.server.starts_waiting(self)
@@ -7276,9 +7250,15 @@ class HubConnection:
             admit(self.hub, request, self.socket.getsockname()[0])
             request.body = self.read_body(request)
             self.server.done_waiting(self)
-            status, value = answer_request(self.hub, request)
+            status, value = request.route(self.hub, request)
         except Problem as problem:
             return self.refuse(request, problem)
+        except sqlite3.Error as error:
+            log(self.hub.home, "hub-database", error=type(error).__name__)
+            return self.refuse(request, Problem(503, "the hub cannot read its database now", Retry_After="1"))
+        except HUB_BUGS as error:
+            log(self.hub.home, "hub-bug", error=type(error).__name__, where=_where(error))
+            return self.refuse(request, Problem(500, "the hub failed"))
         keep = request.keep and not self.server.stopping
         self.send(render_answer(status, value, {} if keep else {"Connection": "close"}))
         return keep
@@ -7355,29 +7335,25 @@ class HubConnection:
 
 
 class HubServer:
-    """The listening side; make_server mixes it with http.server's threads.
+    """The listening side: a thread for each connection.
 
     At most HUB_THREADS connections are open. One more takes the place of the one that has been waiting longest for a request, or for
     the rest of one: idle and slow clients cost their own connection, never another's. Where all are at work, 503.
     """
 
-    daemon_threads = True
-    request_queue_size = 1_024
-    hub: Hub
-    stopping = False
-
-    def begin(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, host: str, port: int) -> None:
+        """Listen. Raises StateError where the port is taken or the host is not this machine's."""
+        import socket
         import threading
-        self.hub = hub
+        try:
+            self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1_024)
+        except (OSError, OverflowError) as error:
+            raise StateError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
+        self.hub, self.port = hub, self.socket.getsockname()[1]
+        self.stopping = False
         self.slots = threading.Semaphore(HUB_THREADS)
         self.guard = threading.Lock()
         self.waiting: dict[HubConnection, None] = {}  # in the order in which they began to wait
-
-    def server_bind(self) -> None:
-        """Without the name lookup of http.server, which may take seconds."""
-        from socketserver import TCPServer
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
 
     def starts_waiting(self, connection: HubConnection) -> None:
         with self.guard:
@@ -7408,38 +7384,47 @@ class HubServer:
                 self.hang_up(oldest)
         return self.slots.acquire(timeout=HUB_ROOM_SECONDS)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def accept(self) -> bool:
+        """Take one connection; False where none has come."""
         import threading
-        if not self.make_room():
-            request.settimeout(0.1)
-            try:
-                request.sendall(render_problem(Problem(503, "the hub is busy", Retry_After="1"), {"Connection": "close"}))
-            finally:
-                self.shutdown_request(request)
-            return
-        threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True).start()
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            super().process_request_thread(request, client_address)
+            sock, _ = self.socket.accept()
+        except OSError:
+            return False
+        if self.make_room():
+            threading.Thread(target=self.converse, args=(sock,), daemon=True).start()
+            return True
+        with sock:
+            try:
+                sock.settimeout(0.1)
+                sock.sendall(render_problem(Problem(503, "the hub is busy", Retry_After="1"), {"Connection": "close"}))
+            except OSError:
+                pass  # it has gone
+        return True
+
+    def converse(self, sock: Any) -> None:
+        """A connection from its first request to its last."""
+        import socket
+        connection = HubConnection(sock, self)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while connection.serve_one():
+                pass
+        except OSError:
+            pass  # the client has gone, or was made to go
         finally:
+            self.done_waiting(connection)
+            sock.close()
             self.slots.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """What http.server does with an exception that nobody expected: the type is logged, no text, and the connection is closed."""
-        error = sys.exc_info()[1]
-        log(self.hub.home, "hub-bug", error=type(error).__name__, where=_where(error))
-
-    def finish(self) -> None:
-        """After the loop: take what has connected already, answer every request that has come, and wait for the threads."""
-        self.stopping = True
-        self.socket.setblocking(False)
-        try:
-            while True:
-                request, address = self.socket.accept()
-                self.process_request(request, address)
-        except OSError:
-            pass  # no more of them
+    def serve(self) -> None:
+        """Until `stopping`; then take what has connected already, answer every request that has come, and wait for the threads."""
+        self.socket.settimeout(0.1)
+        while not self.stopping:
+            self.accept()
+        self.socket.settimeout(0.0)
+        while self.accept():
+            pass
         self.socket.close()
         with self.guard:
             for connection in self.waiting:
@@ -7449,41 +7434,24 @@ class HubServer:
             self.slots.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
 
-def make_server(hub: Hub, host: str, port: int) -> Any:
-    """A listening server. Raises StateError where the port is taken or the host is not this machine's."""
-    import socket
-    from http.server import ThreadingHTTPServer
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    kind = type("MemhookHub", (HubServer, ThreadingHTTPServer), {"address_family": family})
-    try:
-        server = kind((host, port), HubConnection)
-    except (OSError, OverflowError) as error:
-        raise StateError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
-    server.begin(hub)
-    return server
-
-
 def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> int:
     """Answer until SIGTERM or ^C, then finish what is in work; -> the exit status. Raises StateError."""
     import signal
-    import threading
     tokens = hub.read(list_tokens)
     if not is_local(host) and all(token["revoked"] for token in tokens):
         raise StateError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
-    server = make_server(hub, host, port)
+    server = HubServer(hub, host, port)
     ended: list[int] = []
 
     def end(number: int, frame: Any) -> None:
         ended.append(number)
-        threading.Thread(target=server.shutdown, daemon=True).start()  # it waits for the loop, which this thread is in
+        server.stopping = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    name = "[%s]" % host if ":" in host else host
-    tell("The hub is on http://%s:%d%s" % (name, server.server_port, "" if tokens else " and has no token yet: memhook hub token add NAME --role admin"))
-    log(hub.home, "hub-start", port=server.server_port)
-    server.serve_forever(poll_interval=0.1)
-    server.finish()
+    tell("The hub is on http://%s:%d%s" % ("[%s]" % host if ":" in host else host, server.port, "" if tokens else " and has no token yet: memhook hub token add NAME --role admin"))
+    log(hub.home, "hub-start", port=server.port)
+    server.serve()
     hub.writer.db.close()
     log(hub.home, "hub-end")
     return EXIT_INTERRUPTED if signal.SIGINT in ended else EXIT_OK
