@@ -8578,22 +8578,7 @@ FAILING_STREAK = 3
 SHOWN = 3  # examples in a finding
 
 
-class Finding:
-    """Something that is wrong: what, why it matters, the command or act that mends it."""
-
-    __slots__ = ("what", "why", "mend")
-
-    def __init__(self, what: str, why: str, mend: str) -> None:
-        self.what, self.why, self.mend = what, why, mend
-
-    def to_json(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-def check_consent(home: Home) -> list[Finding]:
-    if read_consent(home):
-        return []
-    return [Finding("memhook is not installed: nobody agreed to a capture", "nothing is captured", "python3 %s install" % PROGRAM)]
+# Each check yields findings: (what is wrong, why it matters, the command or act that mends it). It reads, and changes nothing.
 
 
 def _newer(home: Home) -> Iterator[str]:
@@ -8614,12 +8599,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (" and %d more" % (len(names) - SHOWN) if len(names) > SHOWN else "")
 
 
-def check_formats(home: Home) -> list[Finding]:
+def check_formats(home: Home) -> Iterator[tuple[str, str, str]]:
     newer = list(_newer(home))
-    if not newer:
-        return []
-    return [Finding("written by a newer memhook than this one (%s): %s" % (VERSION, _some(newer)), "this one leaves such files alone, so what they stand for waits",
-                    "update %s: copy the newer memhook.py there, then run its install" % program_path(home))]
+    if newer:
+        yield ("written by a newer memhook than this one (%s): %s" % (VERSION, _some(newer)), "this one leaves such files alone, so what they stand for waits",
+               "update %s: copy the newer memhook.py there, then run its install" % program_path(home))
 
 
 def _hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
@@ -8643,12 +8627,8 @@ def _dropped(home: Home, settings: Settings) -> bool:
     return isinstance(record, dict) and settings.original is not None and record.get("left") != file_hash(settings.original)
 
 
-def check_hook_entries(home: Home) -> list[Finding]:
+def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Hooks in Claude's settings that are missing, dropped, doubled or stale."""
-    try:
-        settings = read_settings(home)
-    except InstallError as error:
-        return [Finding(str(error), "Claude Code ignores every hook in such a file: nothing is captured", error.hint)]
     stands, faults = our_hooks(settings), {}
     for spec in HOOK_SPECS:
         fault = _hook_fault(home, spec, [command for event, command in stands if event == spec.event])
@@ -8657,8 +8637,8 @@ def check_hook_entries(home: Home) -> list[Finding]:
         faults.setdefault(fault, []).append(spec.event)
     why = {"missing": "what these events tell of is not captured, or only later", "doubled": "each turn is captured twice over, for nothing",
            "stale": "it does nothing, or not what this version would"}
-    return [Finding("hook %s is %s" % (" and ".join(events), fault), why[re.split(r"\W", fault)[0]], "memhook install")
-            for fault, events in faults.items() if fault]
+    for fault in filter(None, faults):
+        yield "hook %s is %s" % (" and ".join(faults[fault]), fault), why[re.split(r"\W", fault)[0]], "memhook install"
 
 
 def _run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
@@ -8672,27 +8652,33 @@ def _run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
     return ran.returncode, ran.stdout, ran.stderr
 
 
-def check_hook_runs(home: Home) -> list[Finding]:
+def check_hook_runs(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Run each command line as it stands in settings.json; then see that what it starts is memhook, for it is silent where its parts are gone."""
-    try:
-        commands = dict(reversed(our_hooks(read_settings(home))))
-    except InstallError:
-        return []
-    found = []
+    commands, fine = dict(reversed(our_hooks(settings))), True
     for event, command in commands.items():
         status, out, err = _run_quiet(command, home)
         if status or out:
-            last = one_line(err.decode("utf-8", "replace").strip().rpartition("\n")[2], 160)
-            found.append(Finding("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + last if last else ""),
-                                 "Claude Code shows an error, and nothing is captured", "memhook install"))
+            fine, last = False, one_line(err.decode("utf-8", "replace").strip().rpartition("\n")[2], 160)
+            yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + last if last else ""),
+                   "Claude Code shows an error, and nothing is captured", "memhook install")
     line = parse_hook(next(iter(commands.values()), None))
-    if found or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
-        return found
+    if not fine or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
+        return
     status, out, _ = _run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
     if status or out.decode("utf-8", "replace").split() != ["memhook", VERSION]:
-        found.append(Finding("the installed hooks do not run memhook %s but %s" % (VERSION, one_line(out.decode("utf-8", "replace"), 60) or "nothing that answers"),
-                             "sessions are captured by another version, or not at all", "memhook install"))
-    return found
+        yield ("the installed hooks do not run memhook %s but %s" % (VERSION, one_line(out.decode("utf-8", "replace"), 60) or "nothing that answers"),
+               "sessions are captured by another version, or not at all", "memhook install")
+
+
+def check_hooks_stand(home: Home) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with our hooks in Claude's settings, and with what they run."""
+    try:
+        settings = read_settings(home)
+    except InstallError as error:
+        yield str(error), "Claude Code ignores every hook in such a file: nothing is captured", error.hint
+        return
+    yield from check_hook_entries(home, settings)
+    yield from check_hook_runs(home, settings)
 
 
 def managed_files(home: Home) -> list[str]:
@@ -8716,38 +8702,30 @@ def _switch(paths: list[str], name: str) -> tuple[str, Any]:
     return found
 
 
-def check_switches(home: Home, cwd: str) -> list[Finding]:
+def check_switches(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
     """Settings of Claude Code that keep our hooks from running."""
     managed = managed_files(home)
     own = [settings_path(home), os.path.join(cwd, ".claude", "settings.json"), os.path.join(cwd, ".claude", "settings.local.json")]
-    why = "Claude Code runs none of our hooks: nothing is captured"
-    found = []
+    why, ask = "Claude Code runs none of our hooks: nothing is captured", "ask whoever manages this machine"
     path, value = _switch(own + managed, "disableAllHooks")
     if value is True:
-        found.append(Finding("disableAllHooks is set in %s" % path, why, "take disableAllHooks out of it" if path in own else "ask whoever manages this machine"))
+        yield "disableAllHooks is set in %s" % path, why, "take disableAllHooks out of it" if path in own else ask
     path, value = _switch(managed, "allowManagedHooksOnly")
     if value is True:
-        found.append(Finding("allowManagedHooksOnly is set in %s" % path, why, "ask whoever manages this machine to allow hooks of users, or to add ours"))
+        yield "allowManagedHooksOnly is set in %s" % path, why, ask + " to allow hooks of users, or to add ours"
     path, value = _switch(managed, "strictPluginOnlyCustomization")
-    if value is True or (isinstance(value, (list, dict)) and "hooks" in value and (isinstance(value, list) or value["hooks"])):
-        found.append(Finding("strictPluginOnlyCustomization covers hooks in %s" % path, why, "ask whoever manages this machine to allow hooks outside plugins"))
-    return found
+    if value is True or isinstance(value, list) and "hooks" in value or isinstance(value, dict) and value.get("hooks"):
+        yield "strictPluginOnlyCustomization covers hooks in %s" % path, why, ask + " to allow hooks outside plugins"
 
 
-class Unread:
-    """Transcripts with bytes that no capture has read."""
+def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
+    """Transcripts with bytes that no capture has read, by their size and time and by how far their checkpoint says they were read.
 
-    __slots__ = ("late", "expiring", "past")
-
-    def __init__(self) -> None:
-        self.late: list[str] = []  # grown after the consent, and quiet for hours since
-        self.expiring: list[str] = []  # the same, about to be deleted by Claude
-        self.past: list[str] = []  # from before the consent, never imported, about to be deleted
-
-
-def find_unread(home: Home, consent: Consent) -> Unread:
-    """Look at every transcript's size and time, and at how far its checkpoint says it was read."""
-    unread, expiry = Unread(), now() - cleanup_seconds(home) + EXPIRY_SECONDS
+    "late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before the
+    consent, never imported, about to be deleted.
+    """
+    found: dict[str, list[str]] = {"late": [], "expiring": [], "past": []}
+    expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
     for path in transcripts(home):
         status = regular_file(path)
         stored = read_json(checkpoint_path(home, transcript_key(path)))
@@ -8755,30 +8733,26 @@ def find_unread(home: Home, consent: Consent) -> Unread:
         read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
         if status is None or stored.get("own") or status.st_size <= read:
             continue
-        if status.st_mtime < consent.capture_at:
-            unread.past += [path] if status.st_mtime < expiry else []
-        elif status.st_mtime < expiry:
-            unread.expiring.append(path)
-        elif status.st_mtime < now() - DEAD_SECONDS:
-            unread.late.append(path)
-    return unread
-
-
-def check_transcripts(home: Home, consent: Consent) -> list[Finding]:
-    """Transcripts that are not captured though they should be, or about to be gone."""
-    unread, found = find_unread(home, consent), []
-    days = int(cleanup_seconds(home) // 86_400)
-    gone = "Claude Code deletes transcripts after %d days (cleanupPeriodDays); then what was said there is lost" % days
-    if unread.late and not consent.paused:
-        found.append(Finding("capture has not fired lately: %d transcripts are newer than their last capture (%s)" % (len(unread.late), _some(unread.late)),
-                             "hooks do not run before a folder is trusted, nor after settings were edited in a session that began before; and not in every editor",
-                             "memhook drain captures them now; then restart Claude Code, and see whether memhook doctor is content after the next session"))
-    if unread.expiring:
-        found.append(Finding("%d transcripts are about to go uncaptured (%s)" % (len(unread.expiring), _some(unread.expiring)), gone, "memhook drain"))
-    if unread.past:
-        found.append(Finding("%d transcripts from before your consent are about to be deleted (%s)" % (len(unread.past), _some(unread.past)), gone,
-                             "memhook import --yes takes them into memory"))
+        if status.st_mtime < expiry:
+            found["past" if status.st_mtime < consent.capture_at else "expiring"].append(path)
+        elif consent.capture_at <= status.st_mtime < now() - DEAD_SECONDS:
+            found["late"].append(path)
     return found
+
+
+def check_transcripts(home: Home, consent: Consent) -> Iterator[tuple[str, str, str]]:
+    """Transcripts that are not captured though they should be, or about to be gone."""
+    late, expiring, past = unread_transcripts(home, consent).values()
+    gone = "Claude Code deletes transcripts after %d days (cleanupPeriodDays); then what was said there is lost" % (cleanup_seconds(home) // 86_400)
+    if late and not consent.paused:
+        yield ("capture has not fired lately: %d transcripts are newer than their last capture (%s)" % (len(late), _some(late)),
+               "hooks do not run before a folder is trusted, nor after settings were edited in a session that began before; and not in every editor",
+               "memhook drain captures them now; then restart Claude Code, and see whether memhook doctor is content after the next session")
+    if expiring:
+        yield "%d transcripts are about to go uncaptured (%s)" % (len(expiring), _some(expiring)), gone, "memhook drain"
+    if past:
+        yield ("%d transcripts from before your consent are about to be deleted (%s)" % (len(past), _some(past)), gone,
+               "memhook import --yes takes them into memory")
 
 
 def _failed_hooks(home: Home) -> list[dict[str, Any]]:
@@ -8794,47 +8768,44 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
     return found
 
 
-def check_queues(home: Home) -> list[Finding]:
+def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
     """Dead letters, segments that wait too long, hooks that failed."""
-    found = [Finding(*trouble) for trouble in team_troubles(home)]
+    yield from team_troubles(home)
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
-        found.append(Finding("%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"))
-    waiting = [home.path("spool", "new", name) for name in list_folder(home.path("spool", "new"))]
-    late = [path for path in waiting if now() - (regular_file(path) or os.stat(home.root)).st_mtime > LATE_SECONDS]
+        yield "%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"
+    waiting = [regular_file(home.path("spool", "new", name)) for name in list_folder(home.path("spool", "new"))]
+    late = [status for status in waiting if status and now() - status.st_mtime > LATE_SECONDS]
     if late:
-        found.append(Finding("%d segments have waited for more than a day" % len(late), "the drain does not run, or does not get through", "memhook drain"))
+        yield "%d segments have waited for more than a day" % len(late), "the drain does not run, or does not get through", "memhook drain"
     failed = _failed_hooks(home)
     if failed:
-        found.append(Finding("%d captures failed within a day, the last with %s %s" % (len(failed), failed[-1].get("error"), failed[-1].get("where", "")),
-                             "what they should have captured waits for the next one", "memhook drain; if it goes on, report %s" % home.path("memhook.log")))
-    return found
+        yield ("%d captures failed within a day, the last with %s %s" % (len(failed), failed[-1].get("error"), failed[-1].get("where", "")),
+               "what they should have captured waits for the next one", "memhook drain; if it goes on, report %s" % home.path("memhook.log"))
 
 
-def check_modes(home: Home) -> list[Finding]:
+def check_modes(home: Home) -> Iterator[tuple[str, str, str]]:
     """Files of ours that others may read, and key files."""
-    if os.name == "nt":
-        return []
-    paths = [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
+    ours = [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
     keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ("distiller", "embedder")]
-    wrong = []
-    for path in paths + [key for key in keys if key]:
+    wrong = {}
+    for path in ours + keys:
         try:
-            if not os.path.islink(path) and os.stat(path).st_mode & 0o077:
-                wrong.append(path)
+            if path and os.name != "nt" and not os.path.islink(path) and os.stat(path).st_mode & 0o077:
+                wrong[path] = path if path in keys else home.root
         except OSError:
             continue  # gone while we looked
-    return [Finding("others may read %s" % _some(wrong), "sessions hold what is nobody's business", "chmod -R go= %s" % " ".join(
-        dict.fromkeys("'%s'" % (home.root if path in paths else path) for path in wrong)))] if wrong else []
+    if wrong:
+        yield ("others may read %s" % _some(list(wrong)), "sessions hold what is nobody's business",
+               "chmod -R go= %s" % " ".join("'%s'" % path for path in dict.fromkeys(wrong.values())))
 
 
-def check_disk(home: Home) -> list[Finding]:
+def check_disk(home: Home) -> Iterator[tuple[str, str, str]]:
     import shutil
     free = shutil.disk_usage(home.root).free >> 20
-    if free >= home.setting("disk_low_mb"):
-        return []
-    return [Finding("%d MB are free on the disk of %s" % (free, home.root), "a capture that cannot write waits in Claude's transcript, which is deleted some day",
-                    "make room there; memhook config set disk_low_mb changes when this warns")]
+    if free < home.setting("disk_low_mb"):
+        yield ("%d MB are free on the disk of %s" % (free, home.root), "a capture that cannot write waits in Claude's transcript, which is deleted some day",
+               "make room there; memhook config set disk_low_mb changes when this warns")
 
 
 def _index_state(home: Home) -> tuple[int, dict[str, tuple[int, int]]]:
@@ -8855,23 +8826,25 @@ def _index_state(home: Home) -> tuple[int, dict[str, tuple[int, int]]]:
         db.close()
 
 
-def check_index(home: Home) -> list[Finding]:
+def check_index(home: Home) -> Iterator[tuple[str, str, str]]:
     """An index that is damaged, newer, or long behind the store."""
     import sqlite3
     if not os.path.exists(home.path("index.db")):
-        return []
+        return
     try:
         form, known = _index_state(home)
     except (sqlite3.Error, TypeError, ValueError) as error:
-        if "locked" in str(error):
-            return []
-        return [Finding("the index is damaged (%s)" % one_line(str(error), 80), "searches find nothing until it is made anew; the memories are whole", "memhook reindex")]
+        if "locked" not in str(error):
+            yield ("the index is damaged (%s)" % one_line(str(error), 80), "searches find nothing until it is made anew; the memories are whole", "memhook reindex")
+        return
     if form > INDEX_FORMAT:
-        return [Finding("the index was written by a newer memhook", "this one would make it anew at each search", "update %s" % program_path(home))]
+        yield "the index was written by a newer memhook", "this one would make it anew at each search", "update %s" % program_path(home)
+        return
     late = [path for path, status in walk_memories(home.path("memories"))
             if known.get(path) != (status.st_mtime_ns, status.st_size) and max(status.st_mtime, status.st_ctime) < now() - LATE_SECONDS]
-    return [Finding("the index is stale: %d memories changed more than a day ago are not in it (%s)" % (len(late), _some(late)),
-                    "what a session is told at its start is out of date", "memhook reindex")] if late else []
+    if late:
+        yield ("the index is stale: %d memories changed more than a day ago are not in it (%s)" % (len(late), _some(late)),
+               "what a session is told at its start is out of date", "memhook reindex")
 
 
 def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
@@ -8890,41 +8863,44 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
             "distil" if role == "distiller" else "reindex")
 
 
-def check_models(home: Home) -> list[Finding]:
-    found = []
-    why = {"distiller": "digests stay the offline ones", "embedder": "searches go by words only"}
-    for role in why:
+def check_models(home: Home) -> Iterator[tuple[str, str, str]]:
+    for role, why in (("distiller", "digests stay the offline ones"), ("embedder", "searches go by words only")):
         try:
-            found += [Finding(what, why[role], mend) for what, mend in _model_faults(home, role)] if home.setting(role) not in ("offline", "none") else []
+            for what, mend in _model_faults(home, role) if home.setting(role) not in ("offline", "none") else ():
+                yield what, why, mend
         except UsageError as error:
-            found.append(Finding("%s: %s" % (role, error), why[role], error.hint))
-    return found
+            yield "%s: %s" % (role, error), why, error.hint
 
 
-def check_settings(home: Home) -> list[Finding]:
+def check_settings(home: Home) -> Iterator[tuple[str, str, str]]:
     """A config.json that cannot be read, settings that do not exist, values that make no sense."""
     path = home.path("config.json")
     stored = read_json(path)
-    if not isinstance(stored, dict):
-        return [Finding("%s is not a JSON object" % path, "every setting has its default", "mend it, or remove it")] if os.path.exists(path) else []
-    found = []
-    for name, value in stored.items():
+    if not isinstance(stored, dict) and os.path.exists(path):
+        yield "%s is not a JSON object" % path, "every setting has its default", "mend it, or remove it"
+    for name, value in stored.items() if isinstance(stored, dict) else ():
         try:
             parse_setting(known_key(name), str(value))
         except UsageError as error:
-            found.append(Finding("%s: %s" % (path, error), "it has no effect, or its default counts", error.hint))
-    return found
+            yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 
 
-def doctor(home: Home, cwd: str) -> list[Finding]:
-    """Everything that is wrong and what mends it. Changes nothing: it reads, and runs the hooks' command lines with nothing on stdin."""
+def _findings(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
+    yield from check_formats(home)
     consent = read_consent(home)
-    found = check_formats(home)
     if consent is None:
-        return found + check_consent(home)
-    found += check_hook_entries(home) + check_hook_runs(home) + check_switches(home, cwd)
-    found += check_transcripts(home, consent) + check_queues(home) + check_modes(home) + check_disk(home) + check_index(home)
-    return found + check_models(home) + check_settings(home)
+        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", "python3 %s install" % PROGRAM
+        return
+    yield from check_hooks_stand(home)
+    yield from check_switches(home, cwd)
+    yield from check_transcripts(home, consent)
+    for check in (check_queues, check_modes, check_disk, check_index, check_models, check_settings):
+        yield from check(home)
+
+
+def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
+    """Everything that is wrong: [{"what", "why", "mend"}]. Changes nothing: it reads, and runs the hooks' command lines with nothing on stdin."""
+    return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
 # ==== 25. Commands ==============================================================
@@ -9315,11 +9291,11 @@ def cmd_config(home: Home, options: Any) -> int:
 def cmd_doctor(home: Home, options: Any) -> int:
     found = doctor(home, os.getcwd())
     if options.json:
-        show_json({"ok": not found, "findings": [finding.to_json() for finding in found]})
-        return EXIT_FOUND if found else EXIT_OK
-    for finding in found:
-        show("%s\n    why it matters: %s\n    what mends it:  %s" % (finding.what, finding.why, finding.mend))
-    show("%d found." % len(found) if found else "Nothing is wrong.")
+        show_json({"ok": not found, "findings": found})
+    else:
+        for finding in found:
+            show("{what}\n    why it matters: {why}\n    what mends it:  {mend}".format(**finding))
+        show("%d found." % len(found) if found else "Nothing is wrong.")
     return EXIT_FOUND if found else EXIT_OK
 
 

@@ -411,7 +411,7 @@ def test_an_index_long_behind_the_store_is_found(box, monkeypatch):
         stream.write("mine\n")
     assert found(box) == [], "the next search takes it in"
     monkeypatch.setattr(memhook, "now", lambda: time.time() + 2 * DAY)  # the clock, which is all that a test may replace
-    assert "the index is stale: 1 memories" in memhook.check_index(box.api)[0].what
+    assert "the index is stale: 1 memories" in next(memhook.check_index(box.api))[0]
 
 
 # ---- formats
