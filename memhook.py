@@ -6008,6 +6008,15 @@ def receipts_bytes(home: Home) -> int:
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
+def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
+    """(item, state, candidate) of the outbox, oldest first; one that cannot be read is empty."""
+    spool = Spool(home.path("outbox"))
+    for state in states:
+        for item in spool.items(state):
+            stored = read_json(os.path.join(spool.root, state, item.name))
+            yield item, state, stored if isinstance(stored, dict) else {}
+
+
 def join(home: Home, url: str, token: str, how: str) -> Team:
     """Ask the hub who we are, then remember it; the consent comes last. `how`: "flag" or "typed". Raises StateError."""
     try:
@@ -6016,6 +6025,9 @@ def join(home: Home, url: str, token: str, how: str) -> Team:
         raise StateError("nothing was joined: %s" % error, "is memhook hub serve running at %s?" % url)
     if answer.status != 200 or not all(isinstance(answer.value.get(name), str) for name in ("tenant", "name", "role")):
         raise StateError("nothing was joined: %s answers %s" % (url, answer.reason), "ask the hub's admin for a token: memhook hub token add NAME")
+    others = [stored for _, _, stored in waiting_candidates(home, ("new", "claimed", "dead")) if stored.get("hub") not in (None, url)]
+    if others:
+        raise StateError("nothing was joined: %d candidates wait for another hub" % len(others), "memhook team outbox --purge erases them")
     stored = {"format": TEAM_FORMAT, "url": url, **{name: answer.value[name] for name in ("tenant", "name", "role")}, "at": iso(now())}
     with team_lock(home, 30.0):
         other, state = read_json(home.path("team.json")), read_team_state(home)
@@ -6091,7 +6103,7 @@ def shared_text(memory: Memory) -> str:
 
 
 def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
-    """A candidate as the outbox holds it: {"format", "id", "title", "content", "memory": local id, "at"}; only the id and the two texts are sent.
+    """A candidate as the outbox holds it: {"format", "id", "title", "content", "memory": local id, "hub", "at"}; only the id and the two texts are sent.
 
     Raises StateError for what is not to be shared: a team's own memory, a switched-off project, a digest with nothing to tell.
     """
@@ -6108,16 +6120,7 @@ def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
     if len(content) > CONTENT_CHARS:
         raise StateError("%s is too long for a candidate: %d characters of at most %d" % (name, len(content), CONTENT_CHARS))
     return {"format": CANDIDATE_FORMAT, "id": content_id(team.tenant, title, content), "title": title, "content": content,
-            "memory": str(front.get("id") or ""), "at": iso(now())}
-
-
-def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
-    """(item, state, candidate) of the outbox, oldest first; one that cannot be read is empty."""
-    spool = Spool(home.path("outbox"))
-    for state in states:
-        for item in spool.items(state):
-            stored = read_json(os.path.join(spool.root, state, item.name))
-            yield item, state, stored if isinstance(stored, dict) else {}
+            "memory": str(front.get("id") or ""), "hub": team.url, "at": iso(now())}
 
 
 def enqueue(home: Home, candidate: dict[str, Any]) -> bool:
@@ -6420,7 +6423,7 @@ def team_troubles(home: Home) -> list[tuple[str, str, str]]:
     if facts["outbox"]["dead"]:
         found.append(("%d candidates were refused for good" % facts["outbox"]["dead"], "the team will not see them", "memhook team outbox shows why"))
     if not facts["joined"] and facts["outbox"]["new"]:
-        found.append(("%d candidates wait for a team that was left" % facts["outbox"]["new"], "they go to the next team that is joined", "memhook team leave --purge"))
+        found.append(("%d candidates wait for a team that was left" % facts["outbox"]["new"], "they go when it is joined again, and to no other", "memhook team leave --purge"))
     return found
 
 

@@ -150,6 +150,20 @@ def test_a_consent_to_one_hub_is_none_to_another(member):
     assert member.team()["joined"] is False and member.queued() == []
 
 
+def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    member.save("Use cents.", "--propose")
+    member.run("team", "leave")
+    (member.root / "token").write_text(hub.token("ann", tenant=tenant))
+    join = ["team", "join", "--token-file", member.root / "token", "--consent", "I CONSENT"]
+    done = member.run(*join, hub.url, check=False)
+    assert done.returncode == 1 and "wait for another hub" in done.stderr and member.team()["joined"] is False
+    assert hub.statuses(tenant) == {}
+    member.run(*join, wire.url)  # the one they were meant for
+    assert list(hub.statuses(tenant)) == ["Use cents."]
+
+
 def test_leaving_stops_it_and_purge_removes_what_waits(hub, wired, tenant):
     member, wire = wired
     wire.plan = ["before"] * 9
