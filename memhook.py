@@ -3031,17 +3031,26 @@ def heading_sections(lines: list[str], first: int) -> Iterator[tuple[int, list[s
         yield first + start, lines[start:], heading
 
 
+def front_text(front: dict[str, Any], name: str) -> str:
+    """A value of the front matter, which a person may have edited, as text that can be stored."""
+    return _whole_text(str(front.get(name) or ""))
+
+
+def segment_number(front: dict[str, Any]) -> int:
+    number = front.get("segment")
+    return number if isinstance(number, int) and 0 <= number < 1 << 31 else 0
+
+
 def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
     """The units of a memory file's text: its digest (or the whole of a note) by heading, its transcript by turn."""
     lines = text.split("\n")
-    session, segment = str(front.get("session") or ""), front.get("segment")
-    base = (segment if isinstance(segment, int) else 0) * 1_000_000
+    session, base = front_text(front, "session"), segment_number(front) * 1_000_000
     opened = next((number for number, line in enumerate(lines) if line == "## Transcript"), len(lines))
     begin = lines.index("---", 1) + 1 if front and lines[0].strip() == "---" and "---" in lines[1:] else 0
     units = []
     for first, part, heading in heading_sections(lines[begin:opened], begin + 1):
         for start, end, body in pack_lines(part, first, OVERLAP_TOKENS):
-            if body.strip("# \n") != heading:  # a heading alone names the next part, and is found with it
+            if body.strip("# \n") != heading or first + len(part) > opened:  # a heading alone names the next part, where there is one
                 units.append(Unit("memory", session, 0, at, start, end, body, heading))
     found = [(number, re.fullmatch(_MARKER, lines[number])) for number in range(opened + 1, len(lines)) if lines[number].startswith("<!-- turn ")]
     marks = [(number, match.group(3)) for number, match in found if match]
@@ -3158,7 +3167,7 @@ class Index:
         notices = [] if self.full_text else ["this SQLite has no FTS5: words are matched one by one, slower and without stems"]
         try:
             self.sync()
-        except sqlite3.OperationalError as error:
+        except sqlite3.OperationalError as error:  # held by another process, or a full disk; what is damaged raises its parent
             notices.append("the index is as it was before the last changes (%s)" % error)
         if self.read_only:
             notices.append("the index cannot be written: it is as it was")
@@ -3177,15 +3186,14 @@ class Index:
 
     def add(self, path: str, data: bytes, signature: tuple[int, int]) -> None:
         """Index one file. The path must not be there."""
-        whole = data.decode("utf-8", "replace")
+        whole = data.decode("utf-8", "replace").replace("\0", "")  # SQLite's tokenizer stops there
         front, text = _parse_front(whole)
         at = parse_time(front.get("from")) or parse_time(front.get("at")) or signature[0] / 1e9
-        project = str(front.get("project") or self._folder_project(path))
+        project, session = front_text(front, "project") or self._folder_project(path), front_text(front, "session")
         units = memory_units(whole, front, at)
         cursor = self.db.execute(
             "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
-            (path, *signature, file_hash(data), str(front.get("id") or content_id(project, path, "")), project, str(front.get("session") or ""),
-             front.get("segment") if isinstance(front.get("segment"), int) else 0, at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
+            (path, *signature, file_hash(data), front_text(front, "id") or content_id(project, path, ""), project, session, segment_number(front), at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
         self.db.execute("INSERT OR IGNORE INTO projects(key) VALUES(?)", (project,))
         lowest, highest = self.ids_of(project)[0]
         first = self.db.execute("SELECT coalesce(max(id), ?) FROM chunks WHERE id BETWEEN ? AND ?", (lowest, lowest, highest)).fetchone()[0] + 1
@@ -3202,6 +3210,11 @@ class Index:
             units = ((id, Unit(*values)) for id, *values in chunks)
             self._full_text("INSERT INTO chunks_fts(chunks_fts, rowid, body, meta) VALUES('delete',?,?,?)", units, path)
             self.db.execute("DELETE FROM files WHERE id = ?", row)
+
+    def paths_of(self, name: str) -> list[str]:
+        """The paths of memories whose id begins so, as the store is now."""
+        self.refresh()
+        return [path for (path,) in self.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))]
 
     def ids_of(self, *projects: str) -> list[tuple[int, int]]:
         """The ranges of ids (both ends included) of the units of those projects that are known."""
@@ -3248,6 +3261,10 @@ def _create(db: Any) -> None:
         db.execute("INSERT INTO meta VALUES('format', ?), ('full_text', ?)", (str(INDEX_FORMAT), full_text))
 
 
+def _is_locked(error: Exception) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
+
+
 def _usable(db: Any) -> Optional[bool]:
     """Whether the database has this program's tables, and with full text or not: True, False; None: it must be made anew."""
     import sqlite3
@@ -3255,7 +3272,7 @@ def _usable(db: Any) -> Optional[bool]:
         stored = dict(db.execute("SELECT key, value FROM meta"))
         db.execute("SELECT count(*) FROM files").fetchone()
     except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
+        if _is_locked(error):
             raise
         return None
     return stored.get("full_text") == "1" if stored.get("format") == str(INDEX_FORMAT) else None
@@ -3296,13 +3313,27 @@ def open_index(home: Home, fresh: bool = False) -> Index:
             if full_text is not None:
                 return Index(home, db, full_text, read_only)
         except sqlite3.DatabaseError as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if _is_locked(error):
                 raise IndexUnavailable("the index is in use by another process", "try again in a moment")
             if attempt:
                 raise IndexUnavailable("the index cannot be used: %s" % error, "memhook reindex makes it anew")
         except OSError as error:
             raise IndexUnavailable("the index cannot be used: %s" % error.strerror, "memhook status tells where it lies")
     raise IndexUnavailable("the index cannot be used", "memhook reindex makes it anew")
+
+
+def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
+    """act(index) on the open index; where that shows it to be damaged, it is made anew, and act done once more. Raises IndexUnavailable."""
+    import sqlite3
+    for fresh in (False, True):
+        try:
+            with open_index(home, fresh) as index:
+                return act(index)
+        except sqlite3.DatabaseError as error:
+            if _is_locked(error):
+                raise IndexUnavailable("the index is in use by another process", "try again in a moment")
+            if fresh:
+                raise IndexUnavailable("the index cannot be used: %s" % error, "memhook reindex makes it anew")
 
 
 # ==== 14. Search ================================================================
@@ -3648,16 +3679,17 @@ def search(home: Home, query: str, scope: Scope, limit: int, explain: bool = Fal
     `meaning`: what vectors add (Embeddings); callers who want it call search_all_ways.
     """
     query = _whole_text(query)
-    with open_index(home) as index:
-        notices = [index.refresh()]
+
+    def find(index: Index) -> tuple[str, list[dict[str, Any]]]:
+        notice = index.refresh()
         hits = Searcher(index, scope, meaning).ranked(query, limit) if index.full_text else search_plain(index, query, scope, limit, meaning)
         least = home.setting("min_score")
-        results = [render_hit(index, hit, explain) for hit in hits if hit.final >= least]
+        return notice, [render_hit(index, hit, explain) for hit in hits if hit.final >= least]
+
+    notice, results = with_index(home, find)
     found = {"query": query, "mode": meaning.mode if meaning else "text", "results": results}
-    notices += [meaning.notice] if meaning else []
-    if any(notices):
-        found["notice"] = "; ".join(notice for notice in notices if notice)
-    return found
+    notices = [text for text in (notice, meaning.notice if meaning else "") if text]
+    return {**found, "notice": "; ".join(notices)} if notices else found
 
 
 # ---- one memory, notes, forgetting
@@ -3696,9 +3728,7 @@ def find_memory(home: Home, name: str) -> str:
     """The path of a memory: by its id or the beginning of one, or a path in the store. Raises StateError where there is none, or more than one."""
     root = os.path.realpath(home.path("memories"))
     if re.fullmatch(r"[0-9a-f-]{6,36}", name):
-        with open_index(home) as index:
-            index.sync()
-            paths = [row[0] for row in index.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))]
+        paths = with_index(home, lambda index: index.paths_of(name))
         if len(paths) == 1:
             return os.path.join(root, paths[0])
         if paths:
@@ -5409,6 +5439,14 @@ def sweep(home: Home) -> None:
             sweep_temp(folder)
 
 
+def index_new(home: Home) -> None:
+    """Bring the index up to the store: SessionStart reads it as it is."""
+    try:
+        with_index(home, lambda index: index.refresh())
+    except IndexUnavailable as error:
+        log(home, "not-indexed", why=str(error))
+
+
 def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> Drained:
     """Empty the spool. Raises BusyError while another drain runs, OSError where the disk is full or read-only."""
     done = Drained()
@@ -5434,6 +5472,7 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
         if not any(item.not_before <= now() and item.name not in tried for item in spool.items("new")):
             break
     done.left = len(spool.items("new"))
+    index_new(home)
     upgrade_new(home)  # without the lock: a model takes minutes, and other drains have work to do
     embed_new(home)
     return done
@@ -5444,7 +5483,7 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
 
 def _forget_indexed(home: Home) -> int:
     """Let the index notice, then overwrite what it held: deleted rows, merged words, the write-ahead log; -> how many units went."""
-    with open_index(home) as index:
+    def erase(index: Index) -> int:
         before = index.db.execute("SELECT count(*) FROM chunks").fetchone()[0]
         index.sync()
         index.db.execute("DELETE FROM embedding_cache WHERE hash NOT IN (SELECT hash FROM chunks)")
@@ -5453,6 +5492,8 @@ def _forget_indexed(home: Home) -> int:
         index.db.execute("VACUUM")
         index.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return before - index.db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+
+    return with_index(home, erase)
 
 
 def _forget_waiting(home: Home, grave: Graves) -> int:
@@ -9189,10 +9230,14 @@ def cmd_forget(home: Home, options: Any) -> int:
 
 def cmd_list(home: Home, options: Any) -> int:
     project = "" if options.all else options.project or this_project(home, os.getcwd())
-    with open_index(home) as index:
+    since = parse_since(options.since or "")
+
+    def read(index: Index) -> list[tuple[Any, ...]]:
         index.refresh()
-        rows = index.db.execute("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project = ?) ORDER BY at DESC, segment DESC",
-                                (parse_since(options.since or ""), project, project)).fetchall()
+        return index.db.execute("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project = ?) ORDER BY at DESC, segment DESC",
+                                (since, project, project)).fetchall()
+
+    rows = with_index(home, read)
     if options.json:
         show_json({"memories": [dict(zip(("id", "at", "title", "project", "path", "session"), (row[0], iso(row[1]), *row[2:]))) for row in rows]})
         return EXIT_OK

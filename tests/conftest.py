@@ -181,6 +181,14 @@ def bare(tmp_path):
     return Box(tmp_path)
 
 
+@pytest.fixture
+def shelf(tmp_path):
+    """A machine with an empty store and no hooks: what is put into the store does not need them."""
+    box = Box(tmp_path)
+    box.api.create()
+    return box
+
+
 def _signature(path):
     try:
         status = os.stat(path)
