@@ -1,5 +1,6 @@
 """Installing, pausing, uninstalling, purging: consent first, nothing half, nothing left that runs. test_settings.py has settings.json itself."""
 import ast
+import fnmatch
 import itertools
 import json
 import os
@@ -300,6 +301,13 @@ def test_every_file_that_the_program_keeps_is_known_to_the_purge():
     named = set(re.findall(r'home\.path\("([^"]+)"', PROGRAM.read_text("utf-8"))) - {"index-cache.%d.tmp"}
     assert len(named) > 20
     assert [name for name in sorted(named) + ["index.db-wal", "hub.db-shm", "memhook.log.1", "config.json.123.tmp", ".gitignore"] if not memhook._OWN_FILES.fullmatch(name)] == []
+
+
+def test_the_readme_has_every_file_that_the_program_keeps():
+    table = (ROOT / "README.md").read_text("utf-8").partition("## What is written")[2].partition("\n## ")[0]
+    known = [word.rstrip("/").split("/")[0] for word in re.findall(r"`([^`]+)`", table)]
+    named = set(re.findall(r'home\.path\("([\w.-]+)"', PROGRAM.read_text("utf-8")))
+    assert [name for name in sorted(named) if not any(fnmatch.fnmatch(name, word) for word in known)] == []
 
 
 # ---- what is half there
