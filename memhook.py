@@ -7619,13 +7619,24 @@ def parse_hook(command: Any) -> Optional[HookLine]:
     return line if known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS} else None
 
 
-def shell_words(home: Home, command: str) -> list[str]:
+def shell_words(home: Home, line: str) -> list[str]:
     """How Claude Code runs a hook's command line: by sh; on Windows by the bash of Git, for which the line is quoted too."""
     if os.name != "nt":
-        return ["/bin/sh", "-c", command]
+        return ["/bin/sh", "-c", line]
     import shutil
     git = shutil.which("git", path=home.environ.get("PATH")) or r"C:\Program Files\Git\cmd\git.exe"
-    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe"), "-c", command]
+    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe"), "-c", line]
+
+
+def run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
+    """(exit status, stdout, stderr) of a hook's line or a command, with an empty stdin and our guard set; a status of -1 where it hung or could not be run."""
+    import subprocess
+    try:
+        ran = subprocess.run(shell_words(home, command) if isinstance(command, str) else command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
+                             env={**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"})
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, b"", type(error).__name__.encode()
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 def stable_interpreter() -> str:
@@ -8042,16 +8053,15 @@ def back_up(home: Home, settings: Settings) -> None:
 
 def check_hooks(home: Home) -> None:
     """Each hook stands exactly once, and its command line, run as it stands with an empty stdin, exits 0. Raises InstallError naming those that fail."""
-    import subprocess
     stands = our_hooks(read_settings(home))
     wrong = []
     for spec, command in wanted_hooks(home):
         if [text for event, text in stands if event == spec.event] != [command]:
             wrong.append("%s: not there exactly once" % spec.event)
             continue
-        ran = subprocess.run(shell_words(home, command), stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env={**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"})
-        if ran.returncode or ran.stdout:
-            wrong.append("%s: exit status %d" % (spec.event, ran.returncode))
+        status, out, _ = run_quiet(command, home)
+        if status or out:
+            wrong.append("%s: exit status %d" % (spec.event, status))
     if wrong:
         raise InstallError("hooks do not work: " + "; ".join(wrong), "nothing is captured; memhook uninstall removes them")
 
@@ -8070,15 +8080,8 @@ def grant_consent(home: Home, how: str) -> None:
 def run_claude(home: Home, *arguments: str) -> bool:
     """Run the person's claude command, if there is one; -> whether it did what it should."""
     import shutil
-    import subprocess
     claude = shutil.which("claude", path=home.environ.get("PATH"))
-    if claude is None:
-        return False
-    try:
-        done = subprocess.run([claude, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, env={**home.environ, "MEMHOOK_CHILD": "1"})
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return claude is not None and run_quiet([claude, *arguments], home)[0] == 0
 
 
 def mcp_command(home: Home) -> list[str]:
@@ -8172,10 +8175,10 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
         merge_hooks(home)
         check_hooks(home)
         grant_consent(home, "flag" if phrase else "typed")
-    if mcp:
-        register_mcp(home, tell)
     backup = settings.path + ".memhook-backup"
     tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, "; as it was before: " + backup if os.path.exists(backup) else ""))
+    if mcp:
+        register_mcp(home, tell)
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
@@ -8706,22 +8709,11 @@ def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, st
         yield "hook %s is %s" % (" and ".join(faults[fault]), fault), why[re.split(r"\W", fault)[0]], "memhook install"
 
 
-def _run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
-    """(exit status, stdout, stderr) of a command with an empty stdin and our guard set; a status of -1 where it hung or could not be run."""
-    import subprocess
-    try:
-        ran = subprocess.run(command, shell=isinstance(command, str), stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
-                             env={**home.environ, "MEMHOOK_CHILD": "1"})
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return -1, b"", type(error).__name__.encode()
-    return ran.returncode, ran.stdout, ran.stderr
-
-
 def check_hook_runs(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Run each command line as it stands in settings.json; then see that what it starts is memhook, for it is silent where its parts are gone."""
     commands, fine = dict(reversed(our_hooks(settings))), True
     for event, command in commands.items():
-        status, out, err = _run_quiet(command, home)
+        status, out, err = run_quiet(command, home)
         if status or out:
             fine, last = False, one_line(err.decode("utf-8", "replace").strip().rpartition("\n")[2], 160)
             yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + last if last else ""),
@@ -8729,7 +8721,7 @@ def check_hook_runs(home: Home, settings: Settings) -> Iterator[tuple[str, str, 
     line = parse_hook(next(iter(commands.values()), None))
     if not fine or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
         return
-    status, out, _ = _run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
+    status, out, _ = run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
     if status or out.decode("utf-8", "replace").split() != ["memhook", VERSION]:
         yield ("the installed hooks do not run memhook %s but %s" % (VERSION, one_line(out.decode("utf-8", "replace"), 60) or "nothing that answers"),
                "sessions are captured by another version, or not at all", "memhook install")
