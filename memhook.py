@@ -5430,8 +5430,23 @@ def drain_spool(home: Home, spool: Spool, done: Drained, tried: set[str]) -> Non
         batch.give_back()
 
 
+def _sweep_seen(home: Home) -> None:
+    """Remove what was kept of transcripts that are long gone and have no checkpoint: it was lost, or nothing was ever captured."""
+    known = {name.partition(".")[0] for name in list_folder(home.path("checkpoints"))}
+    loose = [name for name in list_folder(home.path("seen")) if name not in known]
+    old = [name for name in loose if os.path.getmtime(home.path("seen", name)) < now() - FORGET_CHECKPOINT_SECONDS]
+    living = {transcript_key(path) for path in transcripts(home)} if old else set()
+    for name in old:
+        with Lock(home.path("seen", name)) as lock:
+            if name not in living and lock.acquire():
+                remove_file(lock.path)
+
+
 def sweep(home: Home) -> None:
-    """Remove what killed processes left."""
+    """Remove what killed processes left. So nothing grows but the memories, the index of them, and two ledgers that must: receipts.jsonl has a line
+    for each segment, or it could be stored again; tombstones.jsonl one for each memory that was forgotten, or it would come back.
+    """
+    _sweep_seen(home)
     for folder in ("", "checkpoints", "spool/tmp", "outbox/tmp"):
         sweep_temp(home.path(*folder.split("/")) if folder else home.root)
     for folder, _, names in os.walk(home.path("memories")):
@@ -8306,16 +8321,88 @@ def hook_states(home: Home) -> dict[str, str]:
     return {spec.event: hook_state(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
 
 
+EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, status and doctor speak of it
+_TROUBLE = ("capture-failed", "hook-failed", "buried", "retry", "bug", "model-failed", "candidate-refused")  # events of the log that tell of a failure
+
+
+def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
+    """Transcripts with bytes that no capture has read, by their size and time and by how far their checkpoint says they were read.
+
+    "late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before the
+    consent, never imported, about to be deleted.
+    """
+    found: dict[str, list[str]] = {"late": [], "expiring": [], "past": []}
+    expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
+    for path in transcripts(home):
+        status = regular_file(path)
+        stored = read_json(checkpoint_path(home, transcript_key(path)))
+        stored = stored if isinstance(stored, dict) else {}
+        read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
+        if status is None or stored.get("own") or status.st_size <= read:
+            continue
+        if status.st_mtime < expiry:
+            found["past" if status.st_mtime < consent.capture_at else "expiring"].append(path)
+        elif consent.capture_at <= status.st_mtime < now() - DEAD_SECONDS:
+            found["late"].append(path)
+    return found
+
+
+def count_bytes(home: Home, memories: int) -> dict[str, int]:
+    """Bytes of each part of the home: what `du` would find."""
+    parts = {"memories": memories, **dict.fromkeys(("spool", "outbox", "checkpoints", "seen", "receipts", "index", "log", "hub", "other", "total"), 0)}
+    for folder, folders, names in os.walk(home.root):
+        if folder == home.root and "memories" in folders:
+            folders.remove("memories")  # counted already
+        below = os.path.relpath(folder, home.root).split(os.sep)[0]
+        for name in names:
+            part = below if below != "." else name.partition(".")[0].replace("memhook", "log")
+            try:
+                parts[part if part in parts else "other"] += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                pass  # it moved on while we looked
+    return {**parts, "total": sum(parts.values())}
+
+
+def last_failure(home: Home) -> Optional[dict[str, Any]]:
+    """The last line of the log that tells of a failure; None where none does."""
+    for name in ("memhook.log", "memhook.log.1"):
+        for line in reversed((read_file(home.path(name)) or b"").split(b"\n")):
+            if any(b'"event": "%s"' % event.encode() in line for event in _TROUBLE):
+                try:
+                    return json.loads(line)
+                except ValueError:
+                    continue
+    return None
+
+
+def last_capture(home: Home) -> Optional[str]:
+    """When a checkpoint was last written: iso, None where there is none."""
+    times = [os.path.getmtime(path) for path in (home.path("checkpoints", name) for name in list_folder(home.path("checkpoints"))) if path.endswith(".json") and os.path.exists(path)]
+    return iso(max(times)) if times else None
+
+
+def dead_letters(home: Home) -> list[dict[str, Any]]:
+    """What is in spool/dead, with the reason of the last receipt about it: [{"item", "reason", "at"}]"""
+    stems = [item.stem for item in Spool(home.path("spool")).items("dead")]
+    told = {receipt.get("item"): receipt for receipt in (read_receipts(home) if stems else ()) if receipt.get("outcome") == "dead"}
+    return [{"item": stem, "reason": told.get(stem, {}).get("reason", "unknown"), "at": told.get(stem, {}).get("at")} for stem in stems]
+
+
 def check_status(home: Home) -> dict[str, Any]:
     """The facts of `status --json`."""
-    consent = read_consent(home)
+    consent, memories = read_consent(home), count_memories(home)
+    parts = count_bytes(home, memories["bytes"])
+    unread = unread_transcripts(home, consent) if consent else {}
     return {
         "version": VERSION, "home": home.root,
         "consent": {"capture": consent is not None, "model": bool(consented_places(home)), "team": read_team(home) is not None,
                     "paused": bool(consent and consent.paused)},
-        "hooks": hook_states(home), "spool": Spool(home.path("spool")).counts(), "outbox": Spool(home.path("outbox")).counts(),
-        "memories": count_memories(home), "sessions": count_sessions(home),
-        "model": model_status(home),
+        "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if consent and consent.paused else None},
+        "hooks": hook_states(home), "spool": Spool(home.path("spool")).counts(), "dead": dead_letters(home), "outbox": Spool(home.path("outbox")).counts(),
+        "memories": memories, "sessions": count_sessions(home), "index": {"present": os.path.exists(home.path("index.db")), "bytes": parts["index"]},
+        "model": model_status(home), "bytes": parts,
+        "last": {"capture": last_capture(home), "failure": last_failure(home)},
+        "cleanup": {"days": int(cleanup_seconds(home) // 86_400), **{name: len(unread.get(name, ())) for name in ("late", "expiring", "past")}},
     }
 
 
@@ -8641,7 +8728,6 @@ def parse_setting(key: str, text: str) -> Any:
 # ---- doctor
 
 LATE_SECONDS = 86_400  # what waits longer than this does not move by itself
-EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, doctor speaks of it
 FAILING_STREAK = 3
 SHOWN = 3  # examples in a finding
 
@@ -8773,28 +8859,6 @@ def check_switches(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
     path, value = _switch(managed, "strictPluginOnlyCustomization")
     if value is True or isinstance(value, list) and "hooks" in value or isinstance(value, dict) and value.get("hooks"):
         yield "strictPluginOnlyCustomization covers hooks in %s" % path, why, ask + " to allow hooks outside plugins"
-
-
-def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
-    """Transcripts with bytes that no capture has read, by their size and time and by how far their checkpoint says they were read.
-
-    "late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before the
-    consent, never imported, about to be deleted.
-    """
-    found: dict[str, list[str]] = {"late": [], "expiring": [], "past": []}
-    expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
-    for path in transcripts(home):
-        status = regular_file(path)
-        stored = read_json(checkpoint_path(home, transcript_key(path)))
-        stored = stored if isinstance(stored, dict) else {}
-        read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
-        if status is None or stored.get("own") or status.st_size <= read:
-            continue
-        if status.st_mtime < expiry:
-            found["past" if status.st_mtime < consent.capture_at else "expiring"].append(path)
-        elif consent.capture_at <= status.st_mtime < now() - DEAD_SECONDS:
-            found["late"].append(path)
-    return found
 
 
 def check_transcripts(home: Home, consent: Consent) -> Iterator[tuple[str, str, str]]:
@@ -9000,18 +9064,42 @@ def show_model(model: dict[str, Any]) -> None:
         show("           {failures} failures today, the last: {failing}".format(**model) + ("; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""))
 
 
+def readable(count: int) -> str:
+    """Bytes for a person: 12 bytes, 3.4 kB, 5.6 MB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return "%.1f %s" % (count / scale, unit)
+    return "%d bytes" % count
+
+
+def show_cleanup(cleanup: dict[str, int]) -> None:
+    """What Claude Code will delete, and what was not captured of it."""
+    show("cleanup    Claude Code deletes transcripts after %d days" % cleanup["days"])
+    for name, text in (("expiring", "not captured yet and about to be deleted: memhook drain"), ("past", "from before you consented and about to be deleted: memhook import"),
+                       ("late", "with more than was captured, and quiet for hours: memhook drain")):
+        if cleanup[name]:
+            show("           %d transcripts %s" % (cleanup[name], text))
+
+
 def cmd_status(home: Home, options: Any) -> int:
     status = check_status(home)
     if options.json:
         show_json(status)
         return EXIT_OK
-    consent = status["consent"]
-    show("memhook %s: capture is %s" % (VERSION, "paused" if consent["paused"] else "on" if consent["capture"] else "off"))
+    consent, since, failure = status["consent"], status["since"], status["last"]["failure"]
+    state = "paused since %s" % since["pause"] if consent["paused"] else "on since %s" % since["consent"] if consent["capture"] else "off"
+    show("memhook %s: capture is %s" % (VERSION, state))
     show("hooks      " + ", ".join("%s %s" % pair for pair in status["hooks"].items()))
-    show("spool      {new} waiting, {claimed} in work, {dead} dead, {bytes} bytes".format(**status["spool"]))
-    show("memories   {count}, {bytes} bytes".format(**status["memories"]))
-    show("sessions   {open} open, {closed} closed".format(**status["sessions"]))
+    show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(status["spool"]["bytes"]), **status["spool"]))
+    for letter in status["dead"][:10]:
+        show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))
+    show("memories   %d, %s" % (status["memories"]["count"], readable(status["memories"]["bytes"])))
+    show("sessions   {open} open, {closed} closed; last capture {0}".format(status["last"]["capture"] or "never", **status["sessions"]))
     show_model(status["model"])
+    show("disk       " + ", ".join("%s %s" % (name, readable(count)) for name, count in status["bytes"].items() if count))
+    show_cleanup(status["cleanup"])
+    show("failure    %s" % ("none in the log" if failure is None else "{at} {event}: {0} ({1})".format(
+        failure.get("error") or failure.get("reason") or failure.get("why") or "?", home.path("memhook.log"), **failure)))
     show("home       " + status["home"])
     return EXIT_OK
 

@@ -169,36 +169,6 @@ def test_json_is_one_line_of_json_and_nothing_else(installed):
         assert done.stderr == "" and done.stdout.count("\n") == 1 and isinstance(json.loads(done.stdout), dict), args
 
 
-def test_status_has_these_keys(installed):
-    status = installed.status()
-    counts = {"new": 0, "claimed": 0, "dead": 0, "bytes": 0}
-    assert list(status) == ["version", "home", "consent", "hooks", "spool", "outbox", "memories", "sessions", "model"]
-    assert set(status.pop("model")) >= {"calls_today", "chars_today", "credential", "distiller"}
-    assert status == {
-        "version": memhook.VERSION, "home": str(installed.home),
-        "consent": {"capture": True, "model": False, "team": False, "paused": False},
-        "hooks": {event: "installed" for event in ("SessionStart", "Stop", "PreCompact", "SessionEnd")}, "spool": counts, "outbox": counts,
-        "memories": {"count": 0, "bytes": 0}, "sessions": {"open": 0, "closed": 0}}
-
-
-def test_status_counts_what_is_there(box):
-    scripts = [box.script("session-%d" % number) for number in range(3)]
-    for script in scripts:
-        script.prompt("A question")
-        box.hook("Stop", script)
-    box.hook("SessionEnd", scripts[0])
-    box.run("pause")
-    status = box.status()
-    assert status["sessions"] == {"open": 2, "closed": 1} and status["spool"]["new"] == 1 and status["spool"]["bytes"] > 100
-    assert status["consent"] == {"capture": True, "model": False, "team": False, "paused": True}
-    assert "paused" in box.run("status").stdout
-    box.drain()
-    status = box.status()
-    assert status["spool"] == {"new": 0, "claimed": 0, "dead": 0, "bytes": 0}
-    sizes = [os.path.getsize(path) for path in memhook.memory_files(box.api)]
-    assert len(sizes) == 1 and status["memories"] == {"count": 1, "bytes": sum(sizes)}
-
-
 @pytest.mark.parametrize("name", ["consent.json", "config.json", "install.json", "quota.json", "checkpoints/x.json", "receipts.jsonl",
                                   "tombstones.jsonl", "spool/new/x.json",
                                   "memories/x.md"])
