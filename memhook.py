@@ -3132,11 +3132,11 @@ def memory_title(text: str, path: str) -> str:
 class Index:
     """The open database. Use open_index(); close() or a with statement ends it."""
 
-    def __init__(self, home: Home, db: Any, full_text: bool, read_only: bool) -> None:
+    def __init__(self, home: Home, db: Any, full_text: bool, read_only: str = "") -> None:
         self.home = home
         self.db = db
         self.full_text = full_text  # False where SQLite was built without FTS5
-        self.read_only = read_only  # on a disk that cannot be written: searched as it is
+        self.read_only = read_only  # where it can only be searched as it is: the sentence that says so
         self.root = home.path("memories")
 
     def __enter__(self) -> Index:
@@ -3169,9 +3169,7 @@ class Index:
             self.sync()
         except sqlite3.OperationalError as error:  # held by another process, or a full disk; what is damaged raises its parent
             notices.append("the index is as it was before the last changes (%s)" % error)
-        if self.read_only:
-            notices.append("the index cannot be written: it is as it was")
-        return "; ".join(notices)
+        return "; ".join(notices + [self.read_only] * bool(self.read_only))
 
     def _refresh(self, path: str, signature: tuple[int, int]) -> None:
         data = read_file(os.path.join(self.root, path))
@@ -3233,11 +3231,14 @@ class Index:
         return row[0] if row else "unknown"
 
 
-def _connect(path: str, read_only: bool) -> Any:
+def _connect(path: str, read_only: bool = False) -> Any:
     """An open connection, as this program wants it. Raises sqlite3.Error."""
     import sqlite3
+    mode = "ro" if read_only else "rwc"
+    if read_only and not os.access(os.path.dirname(path), os.W_OK) and not os.path.exists(path + "-wal"):
+        mode = "ro&immutable=1"  # SQLite would make the log's side file, and cannot; nobody else can write there either
     place = ("/" + path.replace("\\", "/") if os.name == "nt" else path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # urllib costs 30 ms
-    db = sqlite3.connect("file:%s?mode=%s" % (place, "ro" if read_only else "rwc"), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    db = sqlite3.connect("file:%s?mode=%s" % (place, mode), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     db.execute("PRAGMA foreign_keys = ON")
     if not read_only:
         db.execute("PRAGMA journal_mode = WAL")
@@ -3288,30 +3289,43 @@ def drop_index(home: Home) -> None:
         remove_file(path + suffix)
 
 
+def _open_for_reading(home: Home, fresh: bool) -> Index:
+    """The index of a home that cannot be written, as it is; one in memory, for this once, where there is none that can be read."""
+    import sqlite3
+    try:
+        db = _connect(home.path("index.db"), read_only=True)
+        full_text = None if fresh else _usable(db)
+        if full_text is not None:
+            return Index(home, db, full_text, "the index cannot be written: it is as it was")
+    except sqlite3.DatabaseError:
+        pass
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    _create(db)
+    return Index(home, db, bool(_usable(db)))
+
+
 def open_index(home: Home, fresh: bool = False) -> Index:
-    """The index, made if missing, made anew if damaged, of another format, or `fresh`; read-only on a disk that cannot be written.
+    """The index, made if missing, made anew if damaged, of another format, or `fresh`; for reading only in a home that cannot be written.
 
     Raises IndexUnavailable where another process keeps it locked.
     """
     import sqlite3
     path = home.path("index.db")
+    if not os.access(home.root, os.W_OK) or os.path.exists(path) and not os.access(path, os.W_OK):
+        return _open_for_reading(home, fresh)
     for attempt in range(2):
         try:
             if fresh or attempt:
                 drop_index(home)
-            read_only = os.path.exists(path) and not os.access(path, os.W_OK) or not os.access(home.root, os.W_OK)
-            if not read_only and not os.path.exists(path):
+            if not os.path.exists(path):
                 os.close(open_private(path, os.O_WRONLY | os.O_CREAT))  # 0600; SQLite gives its side files the same mode
-            db = _connect(path, read_only)
-            full_text = _usable(db)
-            if full_text is None and not read_only:
-                if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    db.close()
-                    continue
+            db = _connect(path)
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 _create(db)
-                full_text = _usable(db)
+            full_text = _usable(db)
             if full_text is not None:
-                return Index(home, db, full_text, read_only)
+                return Index(home, db, full_text)
+            db.close()
         except sqlite3.DatabaseError as error:
             if _is_locked(error):
                 raise IndexUnavailable("the index is in use by another process", "try again in a moment")
@@ -3534,21 +3548,30 @@ class Searcher:
         """The terms of a query, the rarest first; a word that no unit has is replaced by what the store calls it."""
         import math
         terms: dict[str, Term] = {}
+
+        def add(word: str, phrase: str) -> float:
+            count = self.count(phrase)
+            weight = math.log(1 + (self.total - min(count, self.total) + 0.5) / (count + 0.5))
+            terms.setdefault(phrase, Term(word, phrase, count, weight))
+            return weight
+
         for word in query_words(text):
-            for phrase in self._phrases(word):
-                count = self.count(phrase)
-                weight = math.log(1 + (self.total - min(count, self.total) + 0.5) / (count + 0.5))
-                terms.setdefault(phrase, Term(word, phrase, count, weight))
+            parts = self._parts(word)
+            found = [add(part, phrase) for part in parts for phrase in self._phrases(part)]
+            if parts != [word]:
+                terms[quoted(word)] = Term(word, quoted(word), 0, sum(found))  # not to be had: its parts alone are never a sure find
         return sorted(terms.values(), key=lambda term: (term.count, term.phrase))
 
+    def _parts(self, word: str) -> list[str]:
+        """The word; the parts of an identifier that no unit has whole, which are words of their own: one of them is not yet the identifier."""
+        parts = [] if word.islower() or self.count(quoted(word)) else identifier_parts(word)
+        return [part for part in parts if part.lower() not in _STOP_WORDS] or [word]
+
     def _phrases(self, word: str) -> list[str]:
-        """How a word is asked for: itself; else its parts, the words it begins, or the closest ones that exist."""
+        """How a word is asked for: itself; else the words it begins, or the closest ones that exist."""
         exact = quoted(word)
         if self.count(exact) or len(word) < 2 or word.startswith("zc"):
             return [exact]
-        parts = [part for part in identifier_parts(word) if part.lower() not in _STOP_WORDS]
-        if parts:
-            return [quoted(part) for part in parts]
         longer = [exact + "*"] if len(word) > 2 and self.count(exact + "*") else []
         return longer or [quoted(near) for near in self._closest(word.lower())] or [exact]
 

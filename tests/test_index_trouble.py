@@ -94,19 +94,53 @@ def test_a_log_of_another_database_beside_ours_harms_nothing(store):
     check(store)
 
 
-def test_on_a_disk_that_cannot_be_written_the_index_is_read_as_it_is(store):
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere")
+def without_rights():
+    """What makes file modes count for root too."""
+    if os.geteuid():
+        return []
+    if not shutil.which("setpriv"):
+        pytest.skip("root ignores file modes, and there is no setpriv")
+    return ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+def search_with(prefix, box, word):
+    return subprocess.run([*prefix, sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM), "search", "--all", word],
+                          env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("beside", ["log", "nothing"])
+def test_in_a_home_that_cannot_be_written_the_index_is_read_as_it_is(store, beside):
+    """Beside the database: a log with the last changes, as a process that was killed leaves it, or nothing."""
+    prefix = without_rights()
+    if beside == "log":
+        write(store, "p/late.md", "# Late\n\nnumber77\n")
+        subprocess.run([sys.executable, "-c", "import os, sys; sys.path.insert(0, sys.argv[1]); import memhook\n"
+                        "index = memhook.open_index(memhook.Home(dict(os.environ))); index.sync(); os._exit(0)", str(PROGRAM.parent)], env=store.env, check=True)
+        assert (store.home / "index.db-wal").stat().st_size
     os.chmod(store.home, 0o500)
     try:
-        check(store)
+        done = search_with(prefix, store, "number77" if beside == "log" else "number17")
     finally:
         os.chmod(store.home, 0o700)
+    assert done.returncode == 0 and "number" in done.stdout, done.stderr
+    assert "as it was" in done.stderr
+
+
+def test_in_a_home_that_cannot_be_written_and_has_no_index_the_memories_are_read(store):
+    prefix = without_rights()
+    (store.home / "index.db").unlink()
+    os.chmod(store.home, 0o500)
+    try:
+        done = search_with(prefix, store, "number17")
+    finally:
+        os.chmod(store.home, 0o700)
+    assert done.returncode == 0 and "number17" in done.stdout, done.stderr
+    assert not (store.home / "index.db").exists()
 
 
 def test_a_read_only_connection_searches_and_says_so(store):
     with memhook.open_index(store.api) as index:
-        index.read_only = True
+        index.read_only = "it is as it was"
         assert index.sync() == 0 and "as it was" in index.refresh()
         assert memhook.Searcher(index, memhook.Scope()).ranked("number17", 3)
 
