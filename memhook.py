@@ -9473,9 +9473,11 @@ def cmd_verify(home: Home, options: Any) -> int:
         if coverage.state in ("missing", "edited", "other-parser") or coverage.gaps or coverage.repeats:
             show_coverage(coverage)
     gone = sum(coverage.state == "source-gone" for coverage in found)
-    show("%d transcripts%s, %d bytes read: %s" % (len(found), " (%d of them gone: their receipts speak)" % gone if gone else "", size,
+    show("%d transcript%s%s, %d bytes read: %s" % (len(found), "s" * (len(found) != 1), " (%d of them gone: their receipts speak)" % gone if gone else "", size,
                                                   ", ".join("%d %s" % (count, name) for name, count in totals.items() if count) or "no turns"))
-    show("Nothing is lost and nothing is stored twice." if ok else "Something is wrong: see above.")
+    if totals["edited"]:
+        show("%d turns are not as memhook wrote them: their files were edited or deleted since." % totals["edited"])
+    show("Nothing else is lost and nothing is stored twice." if ok and totals["edited"] else "Nothing is lost and nothing is stored twice." if ok else "Something is wrong: see above.")
     return EXIT_OK if ok else EXIT_FOUND
 
 
@@ -9813,8 +9815,32 @@ def demo_lines(cwd: str) -> list[list[dict[str, Any]]]:
     return turns
 
 
+def prove_demo(home: Home, project: str) -> None:
+    """verify, also with a memory damaged; then what the memories are for: search and get. By the commands that a person types."""
+    import subprocess
+
+    def command(*args: str) -> None:
+        show("   $ memhook " + " ".join(args))
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", BOOT, PROGRAM, *args], env=home.environ, cwd=project, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+        for line in done.stdout.rstrip("\n").split("\n"):
+            show(("   | " + line).rstrip())
+
+    show("5. The proof: every prompt and answer of the transcript is looked for, from its first byte")
+    command("verify")
+    path = sorted(memory_files(home))[-1]
+    data = read_file(path) or b""
+    show("6. What it says when a memory is damaged (the end of one is cut off here)")
+    write_file(path, data[:-len(data) // 3])
+    command("verify")
+    write_file(path, data)
+    show("7. What it is for")
+    command("search", "-n", "2", "why", "integer", "cents")
+    command("get", parse_memory(data).front["id"][:8], "--from", "17", "--lines", "12")
+
+
 def run_demo(root: str) -> None:
-    """Install, two Stops of which one is killed, SessionEnd, drain, and the memories. Nothing outside `root` is touched."""
+    """Install, Stops of which one is killed, SessionEnd, drain, the memories, the proof. Nothing outside `root` is touched."""
     import subprocess
     config, project = os.path.join(root, "claude"), os.path.join(root, "shop")
     transcript = os.path.join(config, "projects", "shop", "4b1d0000-0000-4000-8000-000000000001.jsonl")
@@ -9846,6 +9872,7 @@ def run_demo(root: str) -> None:
         memory = parse_memory(read_file(path) or b"")
         show("   %s\n\n%s" % (path, "\n".join("   | " + line for line in memory.digest.strip().split("\n"))))
         show("   | … and below it all %d turns, word for word" % len(memory.turns))
+    prove_demo(home, project)
 
 
 def cmd_demo(home: Home, options: Any) -> int:

@@ -314,6 +314,12 @@ def test_the_demo_shows_a_session_becoming_memories_and_touches_nothing_else(ins
     assert len(turns) == len({turn.key for turn in turns})
     assert b"ghp_" not in b"".join(path.read_bytes() for path in (folder / "claude" / "memhook-data").rglob("*") if path.is_file())
     assert "rm -r" in text and "Traceback" not in text
+    proof, damaged, after = text.partition("$ memhook verify")[2].partition("$ memhook verify")[0], text.split("$ memhook verify")[2], text.partition("7. ")[2]
+    assert "Nothing is lost and nothing is stored twice." in proof and "missing" not in proof
+    assert "edited  " in damaged and "were edited or deleted since" in damaged
+    assert "$ memhook search" in after and "high" in after and "integer cents" in after.split("$ memhook get")[1]
+    assert json.loads(subprocess.run([sys.executable, str(PROGRAM), "verify", "--json"], stdout=subprocess.PIPE, env={**installed.env, "HOME": str(folder), "CLAUDE_CONFIG_DIR": str(folder / "claude")},
+                                     check=True).stdout)["totals"]["edited"] == 0  # the damage was undone
 
 
 def test_the_demo_works_without_a_home_and_in_any_state_of_this_one(installed, tmp_path):

@@ -385,7 +385,7 @@ def test_a_path_of_which_nothing_is_known_is_an_error(box):
 
 def test_verify_of_nothing_says_so(bare):
     done = bare.run("verify")
-    assert "0 transcripts" in done.stdout and not bare.home.exists()
+    assert "0 transcripts," in done.stdout and not bare.home.exists()
 
 
 # ---- every shape of transcript
