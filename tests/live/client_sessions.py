@@ -11,7 +11,7 @@ namespace. What is missing is printed, and the exit status is 77.
 
 Nothing here is memhook's code. What was said is known from the scenario; what the client recorded is read by a JSONL reader of
 ten lines; what memhook kept is read from its Markdown. Memories must appear by themselves after the client has gone: no memhook
-command is run but `install`, and `pause` and `resume` where the scenario is about them.
+command is run but `install`, and `pause` and `resume` where the scenario is about them. When all is compared, `memhook verify` must agree.
 
 Exit: 0 all kept, 1 something is wrong, 77 nothing could be run.
 """
@@ -870,6 +870,19 @@ def settle(box):
     return seconds
 
 
+def unproven(box):
+    """What `memhook verify` finds; it must find all that was taken in memories, and nothing open, lost or twice."""
+    if not os.path.isdir(box.data):
+        return []
+    done = subprocess.run([sys.executable, str(box.program), "verify", "--json"], cwd=box.project, env=box.env.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    if done.returncode not in (0, 4):
+        return ["memhook verify: exit %d: %s" % (done.returncode, done.stderr[-300:])]
+    found = json.loads(done.stdout)
+    counts = {name: count for name, count in found["totals"].items() if count and name in ("waiting", "open", "missing", "repeated", "edited")}
+    wrong = ["memhook verify: %s in %s" % (counts, [one for one in found["transcripts"] if one["state"] != "ok" or one["turns"]["open"]])] if counts else []
+    return wrong + ([] if found["ok"] and done.returncode == 0 or counts else ["memhook verify: exit %d" % done.returncode])
+
+
 def verdict(box):
     """Everything that is wrong after a scenario."""
     wrong = differences(box) + leaks(box) + settings_trouble(box) + hook_trouble(box.transcripts(), box.quiet)
@@ -882,6 +895,7 @@ def verdict(box):
     for pid in box.processes(b"memhook.py"):
         wrong.append("still running: %s" % pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
     log = pathlib.Path(box.data, "memhook.log")
+    wrong += unproven(box)
     wrong += ["memhook.log: " + line for line in (log.read_text("utf-8").splitlines() if log.exists() else []) if "failed" in line]
     return wrong
 
