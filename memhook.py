@@ -8159,7 +8159,9 @@ def ask_words(question: str) -> str:
     try:
         with open(screen, "wb", buffering=0) as shown, open(keys, "rb", buffering=0) as typed:
             shown.write(question.encode())
-            return typed.readline().decode("utf-8", "replace").strip()
+            answer = typed.readline()
+            shown.write(b"" if answer.endswith(b"\n") else b"\n")
+            return answer.decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
@@ -8323,9 +8325,8 @@ def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
 def sweep_killed(home: Home) -> None:
     """Remove the temp files of installs that were killed. Under the lock: they are nobody's."""
     target = os.path.realpath(settings_path(home))
-    ours = {home.config: r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp",
-            os.path.join(home.config, "__pycache__"): r"memhook\.[\w.-]+\.pyc\.\d+", home.root: r"(?:install|consent)\.json\.\d+\.tmp|\.gitignore\.\d+\.tmp"}
-    for folder, pattern in [*ours.items(), (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp")]:
+    for folder, pattern in ((home.config, r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp"), (os.path.join(home.config, "__pycache__"), r"memhook\.[\w.-]+\.pyc\.\d+"),
+                            (home.root, r"(?:install\.json|consent\.json|\.gitignore)\.\d+\.tmp"), (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp")):
         for name in list_folder(folder):
             if re.fullmatch(pattern, name):
                 remove_file(os.path.join(folder, name))
