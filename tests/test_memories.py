@@ -1,0 +1,252 @@
+"""get, save, list, forget: one memory, and no memory any more."""
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from conftest import Script, memhook
+from test_index import write
+from test_search import results
+
+SECRET = "the xylophone contract with Quuxington was cancelled because of the zeppelin clause and nobody may ever know"
+
+
+def talk(box, session, *said):
+    """A session that was captured and drained, of prompts and answers in turn."""
+    script = box.script(session)
+    for number, text in enumerate(said):
+        script.answer(text) if number % 2 else script.prompt(text)
+    box.hook("SessionEnd", script)
+    box.drain()
+    return script
+
+
+def only_id(box, query):
+    return results(box, query)[0]["id"]
+
+
+def holding(box, *words):
+    """The files of the home in which one of these stands, in whatever case."""
+    found = []
+    for folder, _, names in os.walk(box.home):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as stream:
+                data = stream.read().lower() + name.encode().lower()
+            found += [os.path.relpath(os.path.join(folder, name), box.home) for word in words if word.encode() in data]
+    return sorted(set(found))
+
+
+# ---- get
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """A store with one captured session and a note of a person's."""
+    from conftest import Box
+    box = Box(tmp_path_factory.mktemp("one"))
+    box.install()
+    talk(box, "session-0001", "Why is the zebra striped?", "Against flies.\n\nAnd lions.")
+    write(box, "p/own.md", "# Own\n\nline three\nline four\n")
+    return box
+
+
+def test_get_shows_a_memory_by_the_beginning_of_its_id(one):
+    id = only_id(one, "zebra flies")
+    for name in (id, id[:8]):
+        found = json.loads(one.run("get", name, "--json").stdout)
+        assert found["id"] == id and found["session"] == "session-0001" and {"path", "start_line", "end_line", "text", "project", "at", "branch"} <= set(found)
+    assert one.run("get", id[:8]).stdout == (one.home / "memories" / found["path"]).read_text("utf-8")
+
+
+def test_get_shows_some_lines(one):
+    found = json.loads(one.run("get", "p/own.md", "--from", "3", "--lines", "1", "--json").stdout)
+    assert (found["text"], found["start_line"], found["end_line"]) == ("line three", 3, 3)
+    assert one.run("get", "p/own.md", "--from", "99").stdout == "line four\n"
+    assert one.run("get", "p/own.md", "--from", "-5", "--lines", "1").stdout == "# Own\n"
+
+
+def test_get_finds_a_note_without_front_matter_by_the_id_that_search_shows(one):
+    assert "line four" in one.run("get", only_id(one, "line four")).stdout
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "../consent.json", "p/../../consent.json", "p", "", ".", "p/none.md", "ffffffff-ffff", "p/own.md/x", "x" * 5_000, "p/link.md"])
+def test_get_reads_nothing_outside_the_store(one, name):
+    outside = one.root / "outside.md"
+    outside.write_text("outside")
+    link = one.home / "memories" / "p" / "link.md"
+    if not link.is_symlink():
+        link.symlink_to(outside)
+    done = one.run("get", name, check=False)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("memhook: ") and "Traceback" not in done.stderr
+
+
+def test_get_asks_for_more_of_an_id_that_several_have(shelf):
+    for number in (1, 2):
+        write(shelf, "p/%d.md" % number, '---\nid: "abcdef%d"\n---\n# N\n\nzebra\n' % number)
+    assert "2 memories" in shelf.run("get", "abcdef", check=False).stderr
+    assert "zebra" in shelf.run("get", "abcdef2").stdout
+
+
+# ---- save and list
+
+
+def test_a_saved_note_is_found_and_saved_once(box):
+    first = box.run("save", "Deploys only on Tuesdays", "--title", "Deploys")
+    again = box.run("save", "Deploys only on Tuesdays", "--title", "Deploys")
+    assert first.stdout == again.stdout and ("Saved" in first.stderr, "Known already" in again.stderr) == (True, True)
+    found = results(box, "when do we deploy")
+    assert len(found) == 1 and found[0]["id"] == first.stdout.strip() and found[0]["source"] == "memory" and found[0]["title"] == "Deploys"
+
+
+def test_a_note_comes_from_stdin_and_its_secrets_do_not(box):
+    done = subprocess.run(["/bin/sh", "-c", 'printf "The key is %s and zebras" ghp_012345678901234567890123456789abcdef | "$@"', "sh", box.python, str(memhook.__file__), "save", "-"],
+                          env=box.env, cwd=box.project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = box.run("get", done.stdout.strip()).stdout
+    assert "zebras" in text and "ghp_0123" not in text and "[redacted:" in text and holding(box, "ghp_0123") == []
+
+
+def test_an_empty_note_and_one_without_consent_are_refused(box, tmp_path):
+    assert box.run("save", "  ", check=False).returncode == 2
+    box.run("pause")
+    box.run("uninstall")
+    assert box.run("save", "text", check=False).returncode == 1
+
+
+def test_list_is_by_day_of_this_project_or_all(shelf):
+    key = memhook.this_project(shelf.api, str(shelf.project))
+    for project, day, title in ((key, "2026-01-01", "First"), (key, "2026-01-02", "Second"), ("/else", "2026-01-03", "Third")):
+        write(shelf, "%s/%s.md" % (memhook.slug(project), title), '---\nproject: "%s"\nfrom: "%sT08:00:00.000Z"\n---\n# %s\n\ntext\n' % (project, day, title))
+    listed = shelf.run("list").stdout
+    assert re.findall(r"2026-01-0\d|First|Second|Third", listed) == ["2026-01-02", "Second", "2026-01-01", "First"]
+    assert "Third" in shelf.run("list", "--all").stdout and "First" not in shelf.run("list", "--since", "2026-01-02T00:00:00Z").stdout
+    assert [memory["title"] for memory in json.loads(shelf.run("list", "--json").stdout)["memories"]] == ["Second", "First"]
+
+
+# ---- forget
+
+
+def test_forget_leaves_no_byte_of_it_in_the_home_and_says_where_it_was(box):
+    script = talk(box, "session-0001", "Tell me: " + SECRET, "I see that " + SECRET)
+    talk(box, "session-0002", "What about the zebra?", "It is fine.")
+    assert holding(box, "xylophone") and results(box, "xylophone")
+    receipt = json.loads(box.run("forget", only_id(box, "xylophone"), "--json").stdout)["forgotten"][0]
+    assert receipt["removed"]["memory"] == 1 and receipt["removed"]["index"] >= 2
+    assert any(str(script.path) in place for place in receipt["kept"]) and any("backups" in place for place in receipt["kept"])
+    assert holding(box, "xylophon", "quuxington", "zeppelin") == []
+    assert results(box, "xylophone contract") == [] and "fine" in str(results(box, "zebra"))
+    assert not (box.home / "index.db-wal").exists() or (box.home / "index.db-wal").stat().st_size == 0
+
+
+def test_forget_empties_the_words_of_the_full_text(box):
+    talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    box.run("forget", only_id(box, "xylophone"))
+    with memhook.open_index(box.api) as index:
+        assert index.db.execute("SELECT term FROM vocabulary WHERE term GLOB 'xylo*' OR term GLOB 'zeppel*'").fetchall() == []
+        assert index.db.execute("SELECT count(*) FROM chunks WHERE text LIKE '%xylophone%'").fetchone() == (0,)
+
+
+def test_forget_takes_it_out_of_the_spool_the_dead_letters_and_open_checkpoints(box):
+    script = box.script("session-0001")
+    script.prompt("Tell me: " + SECRET)
+    script.answer("I see. " + SECRET)
+    box.hook("SessionEnd", script)
+    new = box.home / "spool" / "new"
+    item = next(new.iterdir())
+    copy, name = item.read_bytes(), item.name
+    box.drain()
+    shutil.rmtree(box.home / "seen")  # then the resumed session's lines are taken again
+    for state in ("new", "dead"):
+        (box.home / "spool" / state).mkdir(exist_ok=True)
+        (box.home / "spool" / state / name).write_bytes(copy)
+    fork = box.script("session-0002")
+    fork.path.write_bytes(script.path.read_bytes().replace(b"session-0001", b"session-0002"))
+    for path in (box.home / "checkpoints").iterdir():
+        path.unlink()
+    box.hook("Stop", fork)
+    assert len(holding(box, "xylophone")) >= 4
+    receipt = json.loads(box.run("forget", only_id(box, "xylophone"), "--json").stdout)["forgotten"][0]
+    assert receipt["removed"]["spool"] == 4 and receipt["removed"]["checkpoints"] == 2
+    assert holding(box, "xylophon") == []
+
+
+def again(box):
+    """Everything that could bring a memory back; -> the files that hold it now."""
+    box.run("import", "--yes")
+    box.drain()
+    box.run("reindex")
+    return holding(box, "xylophon")
+
+
+def test_what_was_forgotten_does_not_come_back_by_import_reindex_or_a_lost_checkpoint(box):
+    talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    box.run("forget", only_id(box, "xylophone"))
+    assert again(box) == []
+    shutil.rmtree(box.home / "checkpoints")
+    shutil.rmtree(box.home / "seen")
+    assert again(box) == []
+    (box.home / "index.db").unlink()
+    assert results(box, "xylophone") == [] and json.loads(box.run("verify", "--json").stdout)["totals"]["forgotten"] == 2
+
+
+def test_it_does_not_come_back_by_a_resumed_session(box):
+    script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    box.run("forget", only_id(box, "xylophone"))
+    script.prompt("And the zebra?")
+    script.answer("Fine.")
+    box.hook("Stop", script)
+    box.hook("SessionEnd", script)
+    box.drain()
+    assert holding(box, "xylophon") == [] and results(box, "zebra")
+
+
+def test_it_does_not_come_back_by_a_fork_that_is_cut_differently(box):
+    script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.", "And more?", "No.")
+    box.run("forget", only_id(box, "xylophone"))
+    fork = Script(box.config / "projects" / "p" / "session-0009.jsonl", box.project, "session-0009")
+    lines = [json.loads(line) for line in script.path.read_text("utf-8").splitlines()]
+    fork.prompt("A preface " * 400)
+    for line in lines[:3]:  # the history as a fork copies it; then with new uuids, as a rewritten file has it
+        fork.add({**line, "sessionId": "session-0009"})
+    fork.add({**lines[0], "sessionId": "session-0009", "uuid": "other-0001"})
+    fork.answer("An epilogue.")
+    box.hook("SessionEnd", fork)
+    box.drain()
+    assert holding(box, "xylophon") == [] and results(box, "epilogue")
+
+
+def test_a_crash_after_the_tombstone_brings_nothing_back(box):
+    """The tombstone is the first write; whatever comes after may be missing."""
+    talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    memory = next(box.home.glob("memories/*/*/*.md"))
+    saved = memory.read_bytes()
+    box.run("forget", only_id(box, "xylophone"))
+    memory.write_bytes(saved)  # as if the process had been killed before this
+    box.run("forget", only_id(box, "xylophone"))
+    assert holding(box, "xylophon") == []
+
+
+def test_forget_names_what_it_cannot_find_and_forgets_nothing_then(box):
+    talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    done = box.run("forget", only_id(box, "xylophone")[:8], "00000000", check=False)
+    assert done.returncode == 1 and "no memory 00000000" in done.stderr and results(box, "xylophone")
+
+
+def test_a_note_without_front_matter_can_be_forgotten(box):
+    write(box, "p/own.md", "# Own\n\n%s\n" % SECRET)
+    box.run("forget", only_id(box, "xylophone"))
+    assert holding(box, "xylophon") == []
+
+
+def test_a_saved_note_that_was_forgotten_can_be_saved_again(box):
+    id = box.run("save", "zebras are striped").stdout.strip()
+    box.run("forget", id)
+    assert box.run("save", "zebras are striped").stdout.strip() == id and results(box, "zebras")
+
+
+def test_the_printed_receipt_is_for_a_person(box):
+    script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    shown = box.run("forget", only_id(box, "xylophone")).stdout
+    assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "xylophone contract" not in shown
