@@ -5981,7 +5981,9 @@ def _argument(arguments: dict[str, Any], name: str, kind: type, default: Any) ->
     value = arguments.get(name, default)
     if name in arguments and (not isinstance(value, kind) or isinstance(value, bool)):
         raise RpcError(-32602, "%s must be %s" % (name, "a string" if kind is str else "an integer"))
-    return value
+    if isinstance(value, str):
+        return _whole_text(value)  # JSON can spell what neither SQLite nor a path can hold
+    return max(0, min(1 << 31, value)) if isinstance(value, int) else value
 
 
 class McpServer:
