@@ -8155,17 +8155,28 @@ def _planned(home: Home, settings: Settings) -> str:
     return "\n".join(lines + ["Would add to %s: %s -> memhook %s" % (settings.path, spec.event, spec.subcommand) for spec in HOOK_SPECS])
 
 
-def ask_words(question: str) -> str:
-    """What a person types at the terminal, also where stdin is a pipe; "" where there is none."""
+def open_terminal() -> tuple[Any, Any]:
+    """(where a question is shown, where its answer is typed), also where stdin is a pipe. Raises OSError where there is no terminal."""
     keys, screen = ("CONIN$", "CONOUT$") if os.name == "nt" else ("/dev/tty", "/dev/tty")
     try:
-        with open(screen, "wb", buffering=0) as shown, open(keys, "rb", buffering=0) as typed:
+        return open(screen, "wb", buffering=0), open(keys, "rb", buffering=0)
+    except OSError:  # stdin may still be one that is not this session's
+        if not os.isatty(0):
+            raise
+        return open(2, "wb", buffering=0, closefd=False), open(0, "rb", buffering=0, closefd=False)
+
+
+def ask_words(question: str) -> str:
+    """What a person types at the terminal; "" where there is none."""
+    try:
+        shown, typed = open_terminal()
+        with shown, typed:
             shown.write(question.encode())
             answer = typed.readline()
             shown.write(b"" if answer.endswith(b"\n") else b"\n")
-            return answer.decode("utf-8", "replace").strip()
     except OSError:
         return ""
+    return answer.decode("utf-8", "replace").strip()
 
 
 def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") -> None:
