@@ -4664,74 +4664,62 @@ def upgradable(home: Home, since: float, stored_since: float = 0.0) -> list[tupl
     return [(path, receipt) for _, path, receipt in sorted(found, key=lambda row: tries.get(row[2]["id"], 0))]
 
 
-class Upgraded:
-    """What one run of upgrades did."""
+def upgrade_all(home: Home, todo: list[tuple[str, dict[str, Any]]], patience: int, tell: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+    """Upgrade one memory after the other, until so many fail in a row. Only the holder of model.lock may call this.
 
-    __slots__ = ("upgraded", "left", "failed", "why")
-
-    def __init__(self) -> None:
-        self.upgraded = self.left = self.failed = 0  # left: touched by a person, or for another day
-        self.why = ""  # of the last failure
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-def _upgrade_next(home: Home, path: str, receipt: dict[str, Any], done: Upgraded) -> None:
-    try:
-        if upgrade_memory(home, path, receipt):
-            done.upgraded += 1
-        else:
-            done.left += 1
-    except ModelFailed as error:
-        if not isinstance(error, DayIsOver):
-            note_failure(home, "distiller", error, receipt["id"])
-        done.failed, done.why = done.failed + 1, str(error)
-        raise
-
-
-def upgrade_all(home: Home, todo: list[tuple[str, dict[str, Any]]], patience: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Upgraded:
-    """Upgrade one memory after the other, until so many fail in a row. Only the holder of model.lock may call this."""
-    done, in_a_row = Upgraded(), 0
+    -> {"upgraded", "left": touched by a person, or for another day, "failed", "why": of the last failure}
+    """
+    done: dict[str, Any] = {"upgraded": 0, "left": 0, "failed": 0, "why": ""}
     end_leftover(home)
-    deadline = time.monotonic() + UPGRADE_SECONDS
-    for number, (path, receipt) in enumerate(todo):
+    deadline, in_a_row = time.monotonic() + UPGRADE_SECONDS, 0
+    for number, (path, receipt) in enumerate(todo, 1):
         try:
-            _upgrade_next(home, path, receipt, done)
+            done["upgraded" if upgrade_memory(home, path, receipt) else "left"] += 1
             in_a_row = 0
         except ModelFailed as error:
+            if isinstance(error, DayIsOver):
+                in_a_row = patience
+            else:
+                note_failure(home, "distiller", error, receipt["id"])
+            done.update(failed=done["failed"] + 1, why=str(error))
             in_a_row += 1
-            if in_a_row >= patience or isinstance(error, DayIsOver):
-                done.left += len(todo) - number - 1
+            if in_a_row >= patience:
+                done["left"] += len(todo) - number
                 break
-        tell(number + 1, len(todo))
+        tell(number, len(todo))
         if patience == 1 and time.monotonic() > deadline:
             break
     return done
 
 
-def upgrade_new(home: Home) -> None:
-    """The drain's last act: digests by the model for what was stored since a person agreed. Every drain may come here; one at a time goes on.
+def upgrade_new(home: Home) -> int:
+    """The drain's last act: digests by the model for what was stored since a person agreed; -> how many. Every drain may come here; one at a time goes on.
 
     A drain that finds another here leaves its memories to it: after each round the other looks again.
     """
+    count = 0
     try:
         allowed = home.setting("distiller") != "offline" and may_ask(home, "distiller")
     except UsageError as error:
         log(home, "model-failed", role="distiller", why=str(error))
-        return
+        return 0
     with Lock(home.path("model.lock")) as lock:
         seen: set[str] = set()
         while allowed and lock.acquire():
             row, since = read_usage(home, "distiller"), agreed_at(home, "distiller") or now()
             todo = [pair for pair in upgradable(home, since, since) if pair[0] not in seen and row["tries"].get(pair[1]["id"], 0) < ATTEMPTS]
-            if not todo or row["not_before"] > now() or upgrade_all(home, todo, patience=1).failed:
-                return
+            if not todo or row["not_before"] > now():
+                break
+            done = upgrade_all(home, todo, patience=1)
+            count += done["upgraded"]
+            if done["failed"]:
+                break
             seen.update(path for path, _ in todo)
             lock.release()
+    return count
 
 
-def distil_old(home: Home, since: float, tell: Callable[[int, int], None]) -> Upgraded:
+def distil_old(home: Home, since: float, tell: Callable[[int, int], None]) -> dict[str, Any]:
     """`memhook distil`: what a person asks for waits for no back-off. Raises StateError, UsageError, BusyError."""
     if home.setting("distiller") == "offline":
         raise StateError("no model writes digests", "memhook config set distiller claude, or http")
@@ -4959,10 +4947,11 @@ def cosines(wanted: Any, rows: Any) -> Iterator[tuple[int, float]]:
     """(id, cosine) of each (id, float32 BLOB); all vectors have length 1. The fastest of the ways measured without numpy: 10 µs for 384 dimensions."""
     from array import array
     from operator import mul
+    given = list(wanted)  # an array would make its numbers anew each time
     for id, blob in rows:
         vector = array("f")
         vector.frombytes(blob)
-        yield id, sum(map(mul, wanted, vector))
+        yield id, sum(map(mul, given, vector))
 
 
 class Meaning:
@@ -5672,7 +5661,8 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
             break
     done.left = len(spool.items("new"))
     index_new(home)
-    upgrade_new(home)  # without the lock: a model takes minutes, and other drains have work to do
+    if upgrade_new(home):  # without the lock: a model takes minutes, and other drains have work to do
+        index_new(home)
     embed_new(home)
     return done
 
@@ -9541,11 +9531,11 @@ def cmd_mcp(home: Home, options: Any) -> int:
 def cmd_distil(home: Home, options: Any) -> int:
     done = distil_old(home, parse_since(options.since or ""), progress("asked for"))
     if options.json:
-        show_json(done.to_json())
+        show_json(done)
     else:
-        show("%d upgraded, %d left as they are, %d failed" % (done.upgraded, done.left, done.failed))
-    if done.failed:
-        raise StateError("the model gave no digest: %s" % done.why, "the memories keep their offline digests; memhook status tells more")
+        show("{upgraded} upgraded, {left} left as they are, {failed} failed".format(**done))
+    if done["failed"]:
+        raise StateError("the model gave no digest: {why}".format(**done), "the memories keep their offline digests; memhook status tells more")
     return EXIT_OK
 
 

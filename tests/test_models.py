@@ -214,9 +214,11 @@ def test_verify_counts_an_upgraded_memory_once_also_when_its_transcript_is_gone(
     assert (found["ok"], found["totals"]["stored"], found["totals"]["edited"], found["totals"]["missing"]) == (True, 2, 0, 0)
 
 
-def test_the_index_follows_an_upgrade(asked):
+def test_the_index_follows_an_upgrade_at_once(asked):
     spool(asked)
     drain(asked)
+    with memhook.open_index(asked.api) as index:  # as a session's start reads it: without a look at the folder
+        assert index.db.execute("SELECT title FROM files").fetchall() == [("Cents for the checkout",)]
     found = memhook.search(asked.api, "invoices table migrate", memhook.Scope(source="memory"), 5)
     assert [result["title"] for result in found["results"][:1]] == ["Cents for the checkout"]
 
@@ -472,9 +474,9 @@ def test_a_memory_that_a_person_edited_is_left_alone_and_not_even_sent(asked):
     path, = memhook.memory_files(asked.api)
     with open(path, "a") as stream:
         stream.write("my own line\n")
-    before = snapshot(asked, *COUNTS)
+    before = snapshot(asked, "index.db", *COUNTS)
     drain(asked)
-    assert snapshot(asked, *COUNTS) == before and asked.claude.calls == []
+    assert snapshot(asked, "index.db", *COUNTS) == before and asked.claude.calls == []
 
 
 @pytest.mark.parametrize("act", ["edit", "delete", "forget", "replace"])
