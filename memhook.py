@@ -7225,17 +7225,18 @@ class Writer:
         self.home = home
         self.db = connect_hub(path)
         self.lock = threading.Lock()
-        self.waiting: Any = deque()  # (work, the Future of what came of it)
+        self.waiting: Any = deque()  # [work], and what came of it once that is decided
 
     def submit(self, work: Callable[[Any], Any]) -> Any:
         """Run work(db) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
-        from concurrent.futures import Future
-        future: Any = Future()
-        self.waiting.append((work, future))
+        job: list[Any] = [work]
+        self.waiting.append(job)
         with self.lock:
-            if not future.done():
+            if len(job) == 1:
                 self._commit_waiting()
-        return future.result()
+        if isinstance(job[1], Problem):
+            raise job[1]
+        return job[1]
 
     def _commit_waiting(self) -> None:
         import sqlite3
@@ -7243,14 +7244,14 @@ class Writer:
         results: list[Any] = [Problem(500, "the hub failed; this was not done")] * len(jobs)
         try:
             with transaction(self.db):
-                done = [self._run(work) for work, _ in jobs]
+                done = [self._run(job[0]) for job in jobs]
             results = done
         except sqlite3.Error as error:  # busy, full, read-only, a trigger: nothing of the group is done, and each may come again
             log(self.home, "hub-not-written", error=type(error).__name__, why=str(error)[:100])
             results = [Problem(503, "the hub cannot write now; this was not done", Retry_After="1")] * len(jobs)
         finally:
-            for (_, future), result in zip(jobs, results):
-                future.set_exception(result) if isinstance(result, Problem) else future.set_result(result)
+            for job, result in zip(jobs, results):
+                job.append(result)
 
     def _run(self, work: Callable[[Any], Any]) -> Any:
         try:
@@ -7472,15 +7473,15 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
     """Head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
-    from http import HTTPStatus
+    from http.client import responses
     body = _COMPACT.encode(value).encode("utf-8", "replace") + b"\n"
-    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n" % (status, HTTPStatus(status).phrase, kind, len(body))
+    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n" % (status, responses[status], kind, len(body))
     return (head + "".join("%s: %s\r\n" % pair for pair in headers.items()) + "\r\n").encode("latin-1") + body
 
 
 def render_problem(problem: Problem, headers: dict[str, str]) -> bytes:
-    from http import HTTPStatus
-    value = {"type": "about:blank", "title": HTTPStatus(problem.status).phrase, "status": problem.status, "detail": str(problem)}
+    from http.client import responses
+    value = {"type": "about:blank", "title": responses[problem.status], "status": problem.status, "detail": str(problem)}
     return render_answer(problem.status, value, {**headers, **problem.headers}, "application/problem+json")
 
 
