@@ -47,6 +47,7 @@ On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
     spool/new|claimed|dead/   segments that are not memories yet
     memories/                 the truth: Markdown, one file a segment
     receipts.jsonl            what became of every segment
+    install.json              Claude's settings.json as it was before us, for the uninstall
     config.json               what a person set (optional)
     usage.json                what was asked of models today, and how that went
     team*.json, team-token    the hub that was joined, how far it was pulled, and the token
@@ -8439,6 +8440,13 @@ def remove_program(home: Home) -> None:
     remove_file(program_path(home))
 
 
+def installed_home(home: Home) -> Home:
+    """The home that our hooks name, where MEMHOOK_HOME says nothing: it may have been set for the install alone."""
+    lines = [parse_hook(command) for _, command in our_hooks(read_settings(home))]
+    named = [line.home for line in lines if line and line.home and line.program == program_path(home)]
+    return Home({**home.environ, "MEMHOOK_HOME": named[0]}) if named and not home.environ.get("MEMHOOK_HOME") else home
+
+
 def uninstall(home: Home, tell: Callable[[str], None]) -> None:
     """Remove hooks, consent and program. Memories stay."""
     import contextlib
@@ -9316,6 +9324,7 @@ def ask_purge(home: Home) -> None:
 
 
 def cmd_uninstall(home: Home, options: Any) -> int:
+    home = installed_home(home)
     there = os.path.isdir(home.root)
     if options.purge and there:
         ask_purge(home)

@@ -298,6 +298,19 @@ def test_a_purge_waits_for_a_drain_that_works(box):
     assert not box.home.exists()
 
 
+@pytest.mark.parametrize("original", [SETTINGS, None])
+def test_a_home_that_only_the_install_was_told_of_is_found_by_the_uninstall(bare, original):
+    path = bare.config / "settings.json"
+    path.write_bytes(original) if original else path.unlink()
+    bare.env["MEMHOOK_HOME"] = str(bare.user / "my memories")
+    bare.install()
+    assert (bare.user / "my memories" / "consent.json").exists()
+    del bare.env["MEMHOOK_HOME"]
+    status, shown = typed(bare, b"PURGE\n", "uninstall", "--purge")
+    assert status == 0 and not (bare.user / "my memories").exists(), shown
+    assert (path.read_bytes() if path.exists() else None) == original and os.listdir(bare.config) == ["settings.json"][:1 if original else 0]
+
+
 def test_a_home_that_holds_other_things_is_refused(bare):
     for place in ("/", str(bare.user), "~", str(bare.config), str(bare.root), str(bare.config) + "/"):
         bare.env["MEMHOOK_HOME"] = place
