@@ -719,6 +719,7 @@ _PLACEHOLDER = (  # what stands where a secret would: a reference to it, its typ
     r"|number$|int$|bytes$|object$|password$|secret$|token$|required$|optional$|import\.meta|process\.env|os\.|env\.|env\[|getenv|config\.|settings\.|self\.|this\.|secrets\.|vault:|ref:)"
     r"|.*(?:\.\.\.|…|EXAMPLE|EXAMPLEKEY)$|[\^~>=<v ]{0,3}\d+(?:\.\d+){1,3}$|(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$"
 )
+_CODE_NAME = r"(?i:auth): `[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+$"  # "auth: `LoginAccount`", as prose about code has it
 _PRIVATE = r"(?is)<private>.*?(?:</private>|\Z)"
 
 
@@ -730,7 +731,7 @@ def _replace(match: re.Match[str], kind: str) -> str:
         return "[redacted:%s]" % kind
     group = "v" if match.group("v") is not None else "w"
     value = match.group(group)
-    if kind == "secret" and re.match(_PLACEHOLDER, value):
+    if kind == "secret" and (re.match(_PLACEHOLDER, value) or re.match(_CODE_NAME, whole)):
         return whole
     start = match.start(group) - match.start()
     return whole[:start] + "[redacted:%s]" % kind + whole[start + len(value):]
