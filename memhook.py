@@ -708,7 +708,7 @@ def _hints_by_sign() -> list[tuple[str, list[tuple[str, list[int]]]]]:
             rules.setdefault(hint, []).append(rule)
     signs: dict[str, list[tuple[str, list[int]]]] = {}
     for hint in rules:
-        sign = next((sign for sign in "_@%=:./\\-" if sign in hint), "")
+        sign = next((sign for sign in ("--", "key", "pass", "auth", "organi", "login", *"_@%=:./\\-") if sign in hint), "")
         signs.setdefault(sign, []).append((hint, rules[hint]))
     return list(signs.items())
 
