@@ -234,6 +234,20 @@ def test_forget_takes_the_vectors_too(box):
     assert rows(box) == [(5, 1, 32, 32)] and rows(box, "SELECT count(*) FROM embedding_cache") == [(5,)]
 
 
+def test_what_is_forgotten_while_the_embedder_thinks_gets_no_vector(box):
+    note = memhook.save_note(box.api, "The automobile of my neighbour.", "Secret", "p")
+    notes(box)
+
+    def think(given):
+        if len(box.server.requests) == 1:
+            memhook.forget(box.api, [note["id"]])
+        return vectors(given)
+    box.server.does = think
+    drain(box)
+    assert any("neighbour" in text for text in texts(box))
+    assert rows(box) == [(5, 1, 32, 32)] and rows(box, "SELECT count(*) FROM embedding_cache") == [(5,)]
+
+
 def test_the_cap_of_the_day_ends_it_without_a_failure(box):
     notes(box)
     box.env["MEMHOOK_EMBEDDER_CHARS_PER_DAY"] = "60"
