@@ -552,6 +552,22 @@ def test_two_members_share_what_one_of_them_learned(hub, tmp_path, tenant):
 # ---- it costs nothing where it is off
 
 
+def test_hooks_talk_to_no_hub_though_a_team_was_joined(wired):
+    member, wire = wired
+    member.env["MEMHOOK_TEAM_PROPOSE"] = "auto"
+    wire.plan = [(503, {})]
+    member.save("Use cents.", "--propose")
+    wire.seen.clear()
+    script = member.script()
+    script.prompt("One.")
+    script.answer("We decided to use the first.")
+    for event, name in (("Stop", "stop"), ("SessionEnd", "session-end"), ("SessionStart", "session-start")):
+        member.run(name, input=json.dumps(member.payload(event, script, source="startup")), stdin=None)
+    assert wire.seen == [] and len(member.queued()) == 1
+    member.drain()
+    assert len(wire.posts()) == 2
+
+
 def test_without_a_team_a_drain_imports_nothing_that_talks(tmp_path):
     box = Member(tmp_path)
     code = ("import sys; sys.path.insert(0, %r); import memhook; status = memhook.main(['drain']); assert status == 0\n"
