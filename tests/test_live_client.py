@@ -31,3 +31,7 @@ def test_the_real_client_writes_a_digest_and_its_own_session_is_never_captured()
 
 def test_a_new_user_installs_and_uninstalls_by_the_readme_and_everything_is_as_before():
     play("new_user.py")
+
+
+def test_the_sdk_and_the_real_client_use_the_server_and_a_session_is_told_of_the_last():
+    play("mcp_client.py")
