@@ -2615,6 +2615,7 @@ _CUES = {
     "yes": r"\W*(?:(?:haha|hm+|uff|oh|ah|nice|ok|okay|great|top|good|perfect|cool|super)\W+)*(?:yes|yep|yeah|yup|ok|okay|sure|go|do (?:it|that)|agreed?|sounds|good|great|perfect|fine|please do|ja|jo|jep|genau|mach|passt|einverstanden|oui|d'accord|parfait|vas-y"
     r"|s[ií]|vale|dale|claro|sim|pode|va bene|certo|да|давай|хорошо|согласен)\b|\W*(?:好|行|可以|对|嗯|同意|没问题|はい|うん|それで|お願い|了解|네|응|좋)",
     "no": r"\W*(?:(?:no|nope|nah|not|don'?t|nein|nee|nicht|non|pas|não|нет|не|how|what|why|which|where|who|when|wie|was|wer|wo|welche\w*|comment|quel\w*|qué|cómo|как|почему)\b|不|别|いいえ|いや|아니)",
+    "closed": r"^(?!.*(?:\b(?:not|still|yet|nicht|noch|pas|encore|aún|ainda|ancora|ещё|не)\b|n't)).*\b(?:fixed|resolved|solved|gelöst|behoben|corrigé|résolu|resuelto|resolvido|risolto|исправлено)\b|已(?:修复|解决)|解決済み|해결됨",
     "offered": r"\?\s*$|\?\s*\n|？|\b(?:i(?:'d| would)|we could|recommend\w*|suggest\w*|propos\w+|remedy|options?|alternative\w*|empfehl\w*|(?:vor)?schlag\w*|würde|abhilfe|recommand\w*|recomend\w*|sugiero|consiglio|предлагаю|советую)\b|(?:建议|提案|おすすめ|제안|추천)",
 }
 _HEADINGS = {  # what a heading or a line before a list contains for what stands below it to be of a kind
@@ -2862,9 +2863,10 @@ def _options(answer: str) -> dict[str, str]:
 def _named(prompt: str) -> list[str]:
     """The numbers, letters and ordinals that a prompt chooses by: near its beginning, after a mark, or after "option"."""
     head = prompt[:160].lower()
-    follow = r" [a-z]|" if head[:1].isdigit() else ""  # "1 leave, 2 drop"
+    judged = r" (?:is|are|was|would|ist|wäre|est|es)\b"  # "3 is too dear" chooses nothing
+    follow = r"(?!%s) [a-z]|" % judged if head[:1].isdigit() else ""  # "1 leave, 2 drop"
     found = re.findall(r"(?:^.{0,22}?\b|[.,;:，。] ?)(\d{1,2})(?=%s[):,;!、，。：种個]|\.(?!\d)|\s*$|\s+(?:and|und|et|y|e|и|then|please|pls)\b)" % follow, head)
-    found += re.findall(r"\b(?:and|und|et|y|e|и) (\d{1,2})\b", head) if found else []
+    found += re.findall(r"\b(?:and|und|et|y|e|и) (\d{1,2})\b(?!%s)" % judged, head) if found else []
     found += re.findall(r"(?:option|variante?|approach|plan|opción|opção|opzione|вариант|方案|选项|案)\s*(\d{1,2}|[a-z])(?!\w)", head)
     found += re.findall(r"(?<![\w'])(?:[B-HJ-Z](?![\w'])|A(?=[.,;]|\s*$))(?! (?:no|nein|non)\b)", prompt[:160])
     places = [str(place) for place, pattern in enumerate(_ORDINALS, 1) if re.search(pattern, head[:50])]
@@ -2924,7 +2926,7 @@ def _find(exchanges: list[Exchange], kind: str, asked: str = "") -> list[str]:
 
 def _open_threads(exchanges: list[Exchange]) -> list[str]:
     """What was said to be left, of the last exchanges first of all; what was asked and not taken up; a prompt that nothing followed."""
-    found = _find(exchanges[-3:], "open") or _find(exchanges, "open")
+    found = [item for item in _find(exchanges[-3:], "open") or _find(exchanges, "open") if not _opens("closed", item)]
     last = exchanges[-1] if exchanges else Exchange("")
     found += [one_line(sentence) for answer in last.answers[-1:] for _, sentence in statements(answer) if _asks(sentence)]
     return (found + (["Last said: " + one_line(last.prompt)] if len(last.prompt) > 30 and not last.turns else []))[-_ITEMS:]
@@ -2950,8 +2952,11 @@ def _telling_line(text: str) -> str:
 def _resolution(answers: list[str]) -> str:
     """What the answers after a problem say of its cause and its cure."""
     fixes = [sentence for answer in answers for _, sentence in cued(answer, "fix") if not sentence.endswith(("?", "？", ":", "："))]
-    plain = [sentence for _, sentence in statements(answers[0]) if not (_asks(sentence) or _opens("announced", sentence))]
-    chosen = fixes[:1] + fixes[-1:] if fixes[1:] or (fixes and fixes[0] not in plain) else (fixes or plain)[:1] + plain[-1:]
+    told = [[sentence for _, sentence in statements(answer) if not (_asks(sentence) or _opens("announced", sentence))] for answer in answers]
+    plain = next((sentences for sentences in told if sentences and (not fixes or fixes[0] in sentences)), [])
+    if len(fixes) == 1 and plain:  # what the cause is follows where it is announced; else the last sentence is what was done
+        fixes += plain[plain.index(fixes[0]) + 1:][:1]
+    chosen = fixes[:1] + fixes[-1:] or plain[:1] + plain[-1:]
     return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in chosen))
 
 
@@ -2968,7 +2973,8 @@ def _problems(exchanges: list[Exchange]) -> list[str]:
             elif turn.kind in ("answer", "plan"):
                 answers.append(turn.text)
     ends = [max(at + 1, min(at + 3, end)) for (_, at), (_, end) in zip(found, found[1:] + [("", len(answers))])]
-    pairs = ["%s → %s" % (problem, _resolution(answers[at:end])) for (problem, at), end in zip(found, ends) if answers[at:]]
+    cures = [(problem, _resolution(answers[at:end])) for (problem, at), end in zip(found, ends)]
+    pairs = ["%s → %s" % pair for pair in cures if pair[1]]
     causes = [one_line(sentence, 220) for answer in answers for kind, sentence in cued(answer, "fix") if kind]
     return _unique(pairs, _ITEMS) + [cause for cause in _unique(causes, 4) if cause[:60] not in "\n".join(pairs)]
 
@@ -3026,11 +3032,9 @@ def render_digest(digest: Digest) -> str:
     problems = "\n".join(digest.problems)
     parts = ["# " + digest.title, digest.summary]
     for heading, items in (
-        ("What happened", digest.exchanges), ("Decisions", digest.decisions), ("Problems solved", digest.problems),
-        ("Open threads", digest.open_threads),
+        ("What happened", digest.exchanges), ("Decisions", digest.decisions), ("Problems solved", digest.problems), ("Open threads", digest.open_threads),
         ("Patterns", digest.patterns), ("Files", ["`%s`" % path for path in digest.files]), ("Commands", digest.commands),
-        ("Errors", [error for error in digest.errors if error[:60] not in problems]),
-        ("Tried and dropped", digest.dropped),
+        ("Errors", [error for error in digest.errors if error[:60] not in problems]), ("Tried and dropped", digest.dropped),
     ):
         if items:
             parts.append("## %s\n\n%s" % (heading, "\n".join("- " + item for item in items)))

@@ -148,6 +148,12 @@ def test_answers_by_number_are_told_with_each_thing():
     assert has(found[:1], "1 leave, db stays. 2 leave. 3 yes", "Columns of the database", "Names in the API", "File names")
 
 
+def test_a_number_that_is_refused_in_passing_is_not_chosen():
+    offer = "Ways:\n\n1. Drop repeats by their id\n2. Register the handler once\n3. Take another library"
+    found = digest("P why twice", "A " + offer, "P 2. 1 would just hide it and 3 is a new dependency", "A OK.").decisions
+    assert found[0] == '"2. 1 would just hide it and 3 is a new dependency" → Register the handler once'
+
+
 # ---- decisions
 
 @pytest.mark.parametrize("sentence", [
@@ -231,6 +237,15 @@ def test_the_answers_to_the_next_problem_are_not_a_cure_of_this_one():
     assert found == ["login fails → The cause was the clock.", "and why is search slow → The cause was a missing index."]
 
 
+def test_where_the_cause_is_only_announced_the_next_sentence_is_told_too():
+    found = digest("P login fails", "A I'll look.", "A Fine so far. The problem was simple. The clock of the server is an hour late. All is well.").problems
+    assert found == ["login fails → The problem was simple. The clock of the server is an hour late."]
+
+
+def test_a_problem_of_which_nothing_was_said_is_not_called_solved():
+    assert digest("P login fails", "A Let me look.").problems == [] and digest("P login fails").problems == []
+
+
 def test_a_question_or_an_announcement_is_no_cure():
     found = digest("P login fails", "A The token has expired. Let me check the clock. Shall I renew it?").problems
     assert found == ["login fails → The token has expired."]
@@ -290,6 +305,15 @@ def test_an_error_that_stands_under_the_problems_is_not_said_twice():
 @pytest.mark.parametrize("sentence", ["The docs are still missing.", "Die Doku ist noch offen.", "Il reste à écrire la doc.", "La documentación está pendiente.", "Осталось дописать документацию.", "文档还没写完，之后再写。", "ドキュメントはまだです。", "문서는 아직입니다."])
 def test_what_is_left_is_an_open_thread(sentence):
     assert digest("P go", "A " + sentence).open_threads == [sentence]
+
+
+@pytest.mark.parametrize("sentence", ["Helm hing in `pending`, gelöst durch ein Rollback.", "The remaining leak is fixed."])
+def test_what_is_said_to_be_finished_is_not_open(sentence):
+    assert digest("P go", "A " + sentence).open_threads == []
+
+
+def test_what_is_not_fixed_yet_is_open():
+    assert digest("P go", "A The remaining leak is not fixed yet.").open_threads == ["The remaining leak is not fixed yet."]
 
 
 def test_a_question_is_open_only_while_no_prompt_follows_it():
