@@ -7762,8 +7762,8 @@ def hook_command(spec: HookSpec, program: str, interpreter: str, home: str = "")
     -I -S: nothing in the working folder, the environment or site-packages changes what runs. `home` only if it is not the default.
     """
     import shlex
-    line = "test ! -x {0} || test ! -f {1} || exec {0} -I -S -c {2} {1} {3}".format(shlex.quote(interpreter), shlex.quote(program), shlex.quote(BOOT), spec.subcommand)
-    return line + (" " + shlex.quote(home) if home else "")
+    parts = map(shlex.quote, (interpreter, program, BOOT, spec.subcommand))
+    return "test ! -x {0} || test ! -f {1} || exec {0} -I -S -c {2} {1} {3}".format(*parts) + (" " + shlex.quote(home) if home else "")
 
 
 class HookLine:
@@ -7793,9 +7793,9 @@ def _is_program(path: str) -> bool:
 
 
 def parse_hook(command: Any) -> Optional[HookLine]:
-    """The parts of a command line that is ours, wherever it was installed from; None for any other. Never by a substring: a foreign hook may name us.
+    """The parts of a command line that is ours, wherever it was installed from; None for any other.
 
-    Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a person would wire it by hand.
+    Never by a substring: a foreign hook may name us. Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a person would wire it by hand.
     """
     import shlex
     if not isinstance(command, str) or "memhook.py" not in command:
@@ -7806,8 +7806,8 @@ def parse_hook(command: Any) -> Optional[HookLine]:
         return None
     if len(words) in (18, 19):
         line = HookLine(words[3], words[8], words[17], "".join(words[18:]), words[15] == BOOT)
-        form = ["test", "!", "-x", line.interpreter, "||", "test", "!", "-f", line.program, "||", "exec", line.interpreter, "-I", "-S", "-c", words[15],
-                line.program, line.subcommand] + words[18:]
+        form = ["test", "!", "-x", line.interpreter, "||", "test", "!", "-f", line.program, "||", "exec", line.interpreter, "-I", "-S", "-c",
+                words[15], line.program, line.subcommand, *words[18:]]
         known = words == form and is_boot(words[15])
     elif len(words) == 3:
         line = HookLine(words[0], words[1], words[2], "", False)
@@ -7823,15 +7823,17 @@ def shell_words(home: Home, line: str) -> list[str]:
         return ["/bin/sh", "-c", line]
     import shutil
     git = shutil.which("git", path=home.environ.get("PATH")) or r"C:\Program Files\Git\cmd\git.exe"
-    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe"), "-c", line]
+    beside = os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe")
+    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or beside, "-c", line]
 
 
 def run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
-    """(exit status, stdout, stderr) of a hook's line or a command, with an empty stdin and our guard set; a status of -1 where it hung or could not be run."""
+    """(exit status, stdout, stderr) of a hook's line or a command, with an empty stdin and our guard set; a status of -1 where it did not end or begin."""
     import subprocess
+    words = shell_words(home, command) if isinstance(command, str) else command
+    guarded = {**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"}
     try:
-        ran = subprocess.run(shell_words(home, command) if isinstance(command, str) else command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
-                             env={**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"})
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env=guarded)
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, b"", type(error).__name__.encode()
     return ran.returncode, ran.stdout, ran.stderr
@@ -7900,7 +7902,8 @@ def _walk(text: str, span: Span) -> Iterator[tuple[Span, list[Span]]]:
 
 
 def _is_group(group: Any) -> bool:
-    return isinstance(group, dict) and isinstance(group.get("hooks", []), list) and all(isinstance(hook, dict) for hook in group.get("hooks", []))
+    hooks = group.get("hooks", []) if isinstance(group, dict) else None
+    return isinstance(hooks, list) and all(isinstance(hook, dict) for hook in hooks)
 
 
 class Settings:
@@ -7988,7 +7991,8 @@ def read_settings(home: Home) -> Settings:
     if os.path.exists(path) and not os.path.isfile(path):
         raise InstallError("%s is not a file" % path, "move it away and try again")
     if os.path.isfile(path) and os.stat(path).st_mode & 0o600 != 0o600:  # the mode speaks, also for root, who could
-        raise InstallError("%s may not be %s" % (path, "written" if os.stat(path).st_mode & 0o400 else "read"), "chmod u+rw it, if that is what you want, and try again")
+        denied = "written" if os.stat(path).st_mode & 0o400 else "read"
+        raise InstallError("%s may not be %s" % (path, denied), "chmod u+rw it, if that is what you want, and try again")
     try:
         return Settings(path, read_file(path))
     except OSError as error:
@@ -8039,8 +8043,9 @@ def _remove(settings: Settings, container: Span, number: int) -> None:
 
 def our_hooks(settings: Settings) -> list[tuple[str, str]]:
     """(event, command) of every hook in the settings that is ours."""
-    root = settings.root.value
-    return [(event, hook["command"]) for event, groups in root.get("hooks", {}).items() for group in groups for hook in group.get("hooks", []) if parse_hook(hook.get("command"))]
+    listed = [(event, hook.get("command")) for event, groups in settings.root.value.get("hooks", {}).items()
+              for group in groups for hook in group.get("hooks", [])]
+    return [(event, command) for event, command in listed if parse_hook(command)]
 
 
 def _prune(settings: Settings, event: str, before: Optional[Settings]) -> None:
@@ -8112,7 +8117,7 @@ def add_hooks(settings: Settings, wanted: list[tuple[HookSpec, str]]) -> None:
 
 
 def write_settings(settings: Settings, data: bytes) -> None:
-    """Replace the file that settings.json is or leads to, keeping its mode; links stay links. Not if another program has just written it."""
+    """Replace the file that settings.json is or leads to, keeping its mode; links stay. Not if another program has just written it."""
     target = os.path.realpath(settings.path)
     mode = os.stat(target).st_mode & 0o7777 if os.path.exists(target) else 0o600
     temp = "%s.memhook-%d.tmp" % (target, os.getpid())
@@ -8180,7 +8185,8 @@ def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") ->
     """Return if the phrase was given or is typed; raises InstallError otherwise."""
     given = ask_words("Type %s to go on: " % CONSENT_PHRASE) if phrase is None else phrase
     if given != CONSENT_PHRASE:
-        raise InstallError("%s: the words %s were not given" % (undone, CONSENT_PHRASE), 'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
+        raise InstallError("%s: the words %s were not given" % (undone, CONSENT_PHRASE),
+                           'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
 
 
 _LAUNCHER_MARK = "# written by memhook install, removed by memhook uninstall\n"
@@ -8188,8 +8194,8 @@ _LAUNCHER_MARK = "# written by memhook install, removed by memhook uninstall\n"
 
 def _launcher_places(home: Home) -> list[str]:
     """Where a `memhook` command may lie."""
-    user = os.path.dirname(home.config) if not home.environ.get("CLAUDE_CONFIG_DIR") else home.environ.get("HOME") or os.path.expanduser("~")
-    return [] if os.name == "nt" else [os.path.join(user, *folder, "memhook") for folder in ((".local", "bin"), ("bin",))]
+    user = home.environ.get("HOME") or os.path.expanduser("~")
+    return [] if os.name == "nt" else [os.path.join(user, ".local", "bin", "memhook"), os.path.join(user, "bin", "memhook")]
 
 
 def _is_our_launcher(home: Home, path: str) -> bool:
@@ -8209,7 +8215,8 @@ def write_launcher(home: Home) -> str:
     text = "#!/bin/sh\n" + _LAUNCHER_MARK
     for name in ("CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"):
         if home.environ.get(name):
-            text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, shlex.quote(os.path.abspath(os.path.expanduser(home.environ[name]))))
+            place = shlex.quote(os.path.abspath(os.path.expanduser(home.environ[name])))
+            text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, place)
     text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
     write_file(path, os.fsencode(text))
     os.chmod(path, 0o755)
@@ -8263,7 +8270,7 @@ def back_up(home: Home, settings: Settings) -> None:
 
 
 def check_hooks(home: Home) -> None:
-    """Each hook stands exactly once, and its command line, run as it stands with an empty stdin, exits 0. Raises InstallError naming those that fail."""
+    """Each hook stands exactly once, and its line, run as it stands with an empty stdin, exits 0. Raises InstallError naming those that fail."""
     stands = our_hooks(read_settings(home))
     wrong = []
     for spec, command in wanted_hooks(home):
@@ -8314,7 +8321,7 @@ def _is_our_mcp(words: list[str]) -> bool:
 
 
 def register_mcp(home: Home, tell: Callable[[str], None]) -> None:
-    """Offer memory_search and the others to Claude, by its own command: its file is not ours to edit. A foreign server of our name stays."""
+    """Offer memory_search and the others to Claude by its own command: its file is not ours to edit. A foreign server of our name stays."""
     import shlex
     there, wanted = mcp_entry(home), mcp_command(home)
     if there and there != wanted and _is_our_mcp(there):
@@ -8335,8 +8342,13 @@ def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
 def sweep_killed(home: Home) -> None:
     """Remove the temp files of installs that were killed. Under the lock: they are nobody's."""
     target = os.path.realpath(settings_path(home))
-    for folder, pattern in ((home.config, r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp"), (os.path.join(home.config, "__pycache__"), r"memhook\.[\w.-]+\.pyc\.\d+"),
-                            (home.root, r"(?:install\.json|consent\.json|\.gitignore)\.\d+\.tmp"), (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp")):
+    places = (
+        (home.config, r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp"),
+        (os.path.join(home.config, "__pycache__"), r"memhook\.[\w.-]+\.pyc\.\d+"),
+        (home.root, r"(?:install\.json|consent\.json|\.gitignore)\.\d+\.tmp"),
+        (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp"),
+    )
+    for folder, pattern in places:
         for name in list_folder(folder):
             if re.fullmatch(pattern, name):
                 remove_file(os.path.join(folder, name))
@@ -8431,7 +8443,9 @@ def take_hooks_out(home: Home) -> str:
     if settings.to_bytes() == settings.original:
         return "settings.json held none of our hooks"
     write_settings(settings, settings.to_bytes())
-    return "settings.json is what it was before" if unchanged else "settings.json was changed since; our entries are out of it, the rest is as it is"
+    if unchanged:
+        return "settings.json is what it was before"
+    return "settings.json was changed since; our entries are out of it, the rest is as it is"
 
 
 def remove_program(home: Home) -> None:
@@ -8467,12 +8481,13 @@ def uninstall(home: Home, tell: Callable[[str], None]) -> None:
 
 
 _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a person's
-    r"(?:\.gitignore|(?:consent|config|install|quota|usage|team|team-state)\.json|(?:receipts|tombstones)\.jsonl|team-token|(?:drain|embed|install|model|team|usage)\.lock"
-    r"|checkpoints|seen|spool|outbox|memories|model|(?:index|hub)\.db[\w.-]*|index-cache|memhook\.log(?:\.1)?)(?:\.\d+\.tmp)?")
+    r"(?:\.gitignore|(?:consent|config|install|quota|usage|team|team-state)\.json|(?:receipts|tombstones)\.jsonl|team-token"
+    r"|(?:drain|embed|install|model|team|usage)\.lock|checkpoints|seen|spool|outbox|memories|model"
+    r"|(?:index|hub)\.db[\w.-]*|index-cache|memhook\.log(?:\.1)?)(?:\.\d+\.tmp)?")
 
 
 def erase_home(home: Home) -> list[str]:
-    """Remove all that memhook keeps, memories too; -> what is left in its folder, which is none of ours. Raises OSError; BusyError while a drain works."""
+    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Raises OSError; BusyError while a drain works."""
     import shutil
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(30.0):
