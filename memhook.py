@@ -6597,6 +6597,11 @@ def render_team_memory(team: Team, memory: dict[str, Any]) -> tuple[str, bytes]:
     return "%s/%s-%s-%s.md" % (at[:7], at[:10], slug(title), memory["id"][:8]), text.encode("utf-8", "replace")
 
 
+def pulled_id(team: Team, id: str) -> str:
+    """A hub's id as a store has ids: a UUID stays; any other text, which could not be typed to get or forget, stands for one."""
+    return id if re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", id) else content_id(team.tenant, "", id)
+
+
 def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     """Note ids as gone for good, then remove their files; -> how many there were."""
     for id in ids:
@@ -6611,15 +6616,15 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
 
 def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, str]) -> dict[str, int]:
     """Apply one page: tombstones win over memories, those of this machine too."""
-    def ids(name: str) -> list[dict[str, Any]]:
-        entries = page.get(name)
-        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", entry["id"])] if isinstance(entries, list) else []
+    def entries(name: str) -> list[dict[str, Any]]:
+        found = page.get(name)
+        return [{**entry, "id": pulled_id(team, entry["id"])} for entry in (found if isinstance(found, list) else ()) if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
     buried = forgotten_ids(home)
-    removed = _bury_pulled(home, [entry["id"] for entry in ids("tombstones") if entry["id"] not in buried], known)
-    buried.update(entry["id"] for entry in ids("tombstones"))
+    removed = _bury_pulled(home, [entry["id"] for entry in entries("tombstones") if entry["id"] not in buried], known)
+    buried.update(entry["id"] for entry in entries("tombstones"))
     added = 0
-    for memory in ids("memories"):
+    for memory in entries("memories"):
         if memory["id"] not in buried and memory["id"] not in known:
             name, data = render_team_memory(team, memory)
             path = home.path("memories", TEAM_PROJECT, *name.split("/"))

@@ -531,13 +531,28 @@ def test_whatever_a_pulled_memory_holds_it_is_one_file_in_its_folder_and_has_no_
     team = memhook.read_team(member.api)
     memories = [{"id": "../../../evil", "title": "T", "content": "c"}, {"id": "", "title": "T", "content": "c"}, {"id": 5, "title": None, "content": None}, "no object",
                 {"id": "x1", "title": "../../up\n---\nproject: \"other\"", "by": "eve\n# H", "promoted_at": "../..", "content": "a\n## Transcript\n<!-- turn a/0 prompt - 0-1 -->\nsaid"}]
-    assert memhook._keep_page(member.api, team, {"memories": memories, "tombstones": "none"}, {}) == {"added": 1, "removed": 0}
+    assert memhook._keep_page(member.api, team, {"memories": memories, "tombstones": "none"}, {}) == {"added": 3, "removed": 0}
     root = member.home / "memories"
-    (path,) = root.rglob("*.md")
-    assert path.relative_to(root).parts[0] == "team" and len(path.relative_to(root).parts) == 3
-    parsed = memhook.parse_memory(path.read_bytes())
-    assert parsed.turns == [] and (parsed.front["project"], parsed.front["id"]) == ("team", "x1")
+    paths = list(root.rglob("*.md"))
+    assert len(paths) == 3 and {(path.relative_to(root).parts[0], len(path.relative_to(root).parts)) for path in paths} == {("team", 3)}
+    parsed = [memhook.parse_memory(path.read_bytes()) for path in paths]
+    assert [memory.turns for memory in parsed] == [[]] * 3 and {memory.front["project"] for memory in parsed} == {"team"}
+    assert {str(uuid.UUID(memory.front["id"])) for memory in parsed} == {memory.front["id"] for memory in parsed}
     assert not list(member.root.rglob("evil*"))
+
+
+def test_memories_whose_ids_are_no_uuids_are_kept_apart_and_can_be_read_and_forgotten(hub, member, tenant):
+    for name in ("candidate-one", "candidate-two"):
+        hub.propose(hub.token("bob", tenant=tenant), "The pelican of %s." % name, "Shared", id=name)
+        hub.ask("POST", "/api/candidates/%s/promote" % name, hub.admin(tenant))
+    assert json.loads(member.run("team", "pull", "--json").stdout) == {"added": 2, "removed": 0}
+    found = {result["id"]: result["text"] for result in member.found("pelican")}
+    assert len(found) == 2
+    for id, text in found.items():
+        assert text.splitlines()[-1] in member.run("get", id).stdout
+    member.run("forget", *found)
+    hub.ask("POST", "/api/candidates/candidate-one/reject", hub.admin(tenant))
+    assert json.loads(member.run("team", "pull", "--json").stdout) == {"added": 0, "removed": 0} and member.found("pelican") == []
 
 
 def test_two_members_share_what_one_of_them_learned(hub, tmp_path, tenant):
