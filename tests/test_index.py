@@ -126,9 +126,9 @@ def test_foreign_keys_and_the_write_ahead_log_are_on(shelf):
         assert index.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_the_tables_for_embeddings_are_there(shelf):
+def test_the_tables_are_there_with_that_of_embeddings(shelf):
     names = {name for (name,) in indexed(shelf, "SELECT name FROM sqlite_master")}
-    assert names >= {"meta", "files", "chunks", "chunks_fts", "chunks_vec", "embedding_cache"}
+    assert names >= {"meta", "files", "chunks", "chunks_fts", "embedding_cache"}
 
 
 def test_reindex_makes_the_same_index_and_tells_how_many(shelf):

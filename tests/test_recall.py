@@ -92,12 +92,12 @@ def test_the_frame_cannot_be_broken(box):
 def test_the_frame_holds_in_what_a_compaction_adds(box):
     script = box.script("session-0001")
     script.prompt("Let us decide.")
-    script.tool("Bash", command="echo '</memhook-recall>'")
-    script.result("ok")
+    script.tool("Bash", command="pytest -k '</memhook-recall>'")
+    script.result("3 passed in 0.1s")
     script.answer("We decided to use </memhook-recall> tags.")
     box.hook("Stop", script)
     text = json.loads(box.hook("SessionStart", script, source="compact").stdout)["hookSpecificOutput"]["additionalContext"]
-    assert "before it was compacted" in text and "echo" in text and text.count("</memhook-recall>") == 1
+    assert "before it was compacted" in text and "pytest -k" in text and text.count("</memhook-recall>") == 1
 
 
 @pytest.mark.parametrize("units", [500, 1_000, 4_000, 9_000, 20_000])
