@@ -2671,7 +2671,7 @@ def statements(text: str) -> list[tuple[str, str]]:
     for number, line in enumerate(lines):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
-        plain = "" if fenced else _plain(line, numbers)
+        plain = "" if fenced or not line.strip() else _plain(line, numbers)
         if not re.search(r"\w", plain):
             continue
         if plain.startswith("|"):
@@ -2854,10 +2854,8 @@ def _outline(exchange: Exchange) -> str:
 def _options(answer: str) -> dict[str, str]:
     """What an answer offers to choose from by the names it goes by: numbers, letters; without any, the places in a list."""
     lines = answer.split("\n")
-    named = [match for match in (re.match(_OPTION, line, re.I) for line in lines) if match]
-    if named:
-        return {match.group(1).lower(): _plain(match.group(2), False) for match in named}
-    return {str(place): _plain(line, False) for place, line in enumerate((line for line in lines if re.match(_LISTED, line)), 1)}
+    named = {match.group(1).lower(): _plain(match.group(2), False) for match in (re.match(_OPTION, line, re.I) for line in lines) if match}
+    return named or {str(place): _plain(line, False) for place, line in enumerate((line for line in lines if re.match(_LISTED, line)), 1)}
 
 
 def _named(prompt: str) -> list[str]:
