@@ -7795,16 +7795,22 @@ def _is_program(path: str) -> bool:
     return re.split(r"[\\/]", path)[-1] == "memhook.py"
 
 
+@lru_cache(16)  # status asks twice, and this costs a millisecond
+def words_of(command: str) -> tuple[str, ...]:
+    """A command line taken apart as the shell would. Raises ValueError."""
+    import shlex
+    return tuple(shlex.split(command))
+
+
 def parse_hook(command: Any) -> Optional[HookLine]:
     """The parts of a command line that is ours, wherever it was installed from; None for any other.
 
     Never by a substring: a foreign hook may name us. Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a person would wire it by hand.
     """
-    import shlex
     if not isinstance(command, str) or "memhook.py" not in command:
         return None
     try:
-        words = shlex.split(command)
+        words = list(words_of(command))
     except ValueError:
         return None
     if len(words) in (18, 19):
@@ -10023,7 +10029,7 @@ def open_group(groups: dict[str, Any], name: str) -> Any:
     if name not in groups:
         above, _, word = name.rpartition(" ")
         parser = open_group(groups, above).add_parser(word, help=GROUPS[name], description=GROUPS[name])
-        groups[name] = parser.add_subparsers(metavar="COMMAND", required=True)
+        groups[name] = parser.add_subparsers(metavar="COMMAND", required=True, prog="memhook " + name)
     return groups[name]
 
 
@@ -10035,7 +10041,7 @@ def build_parser(commands: tuple[Command, ...] = COMMANDS) -> Any:
         prog="memhook", formatter_class=form, description="A memory for Claude Code: every session, whole, as Markdown, on this machine.",
         epilog="hooks, called by Claude Code: %s\nexamples:\n  memhook demo\n  memhook install\n  memhook status" % ", ".join(HOOKS))
     parser.add_argument("--version", action="version", version="memhook " + VERSION)
-    groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND")}  # of a name with several words: what the words before the last open
+    groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND", prog="memhook")}  # of a name with several words: what the words before the last open
     for command in commands:
         group, _, word = command.name.rpartition(" ")
         examples = "examples:\n" + "\n".join("  " + line for line in command.examples.split("\n"))
