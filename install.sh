@@ -83,7 +83,8 @@ obtain() {
 uninstall() { # [--purge]
     program=${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py
     [ -f "$program" ] || program=$(dirname "$0")/memhook.py
-    [ -f "$program" ] || fail "memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py" "memories, if any, lie in memhook-data beside it"
+    [ -f "$program" ] || fail "memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py" \
+        "memories, if any, lie in memhook-data beside it"
     "$python" "$program" uninstall "$@"
 }
 

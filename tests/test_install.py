@@ -368,7 +368,9 @@ def test_a_hook_of_a_half_removed_installation_is_silent(box, broken):
     for event in EVENTS:
         done = box.hook(event, script)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), event
-    assert SECRET.encode() not in b"".join(value[2] or b"" for path, value in tree(box.config).items() if "projects" not in path and path not in before)
+    bytecode = {str(path) for path in box.config.glob("__pycache__/*")} | {str(box.config / "__pycache__")}
+    working = box.home.is_dir() and (box.home / "consent.json").exists() and (box.config / "memhook.py").exists()
+    assert working or tree(box.config).keys() - before.keys() <= bytecode
     box.run("uninstall")
     assert settings(box) == SETTINGS and not (box.config / "memhook.py").exists()
 
@@ -403,7 +405,10 @@ def test_the_interpreter_is_the_one_that_runs_by_a_name_that_upgrades_keep():
     assert re.fullmatch(r"python3?", os.path.basename(path))
 
 
-@pytest.mark.skipif(not os.path.islink("/usr/bin/python3") or os.system("/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'") != 0, reason="no system Python of 3.9 with a name that stays")
+NO_SYSTEM_PYTHON = not os.path.islink("/usr/bin/python3") or os.system("/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'")
+
+
+@pytest.mark.skipif(bool(NO_SYSTEM_PYTHON), reason="no system Python of 3.9 with a name that stays")
 def test_of_the_systems_python_the_name_without_a_version_is_noted(tmp_path):
     box = Box(tmp_path, os.path.realpath("/usr/bin/python3"))
     assert re.search(r"python3\.\d+$", box.python)
@@ -453,7 +458,8 @@ def test_nothing_that_lies_in_the_config_folder_or_the_project_changes_what_runs
 def test_a_hook_that_does_not_work_is_named_and_there_is_no_consent(bare):
     """Hooks swallow their own errors but for a check: a program whose Stop fails must not pass for installed."""
     broken = bare.root / "memhook.py"
-    broken.write_text(PROGRAM.read_text("utf-8").replace("    os._exit(run_hook(argv[0], hooks[argv[0]]))", "    os._exit(7 if argv[0] == 'stop' else run_hook(argv[0], hooks[argv[0]]))"), "utf-8")
+    run = "run_hook(argv[0], hooks[argv[0]])"
+    broken.write_text(PROGRAM.read_text("utf-8").replace("os._exit(%s)" % run, "os._exit(7 if argv[0] == 'stop' else %s)" % run), "utf-8")
     done = bare.run(*YES, program=broken, check=False)
     assert done.returncode == 1 and re.search(r"Stop: exit status 7; PreCompact: exit status 7", done.stderr) and "SessionEnd" not in done.stderr
     assert not (bare.home / "consent.json").exists()
@@ -658,8 +664,7 @@ class Accident:
         shutil.rmtree(self.box.root)
         shutil.copytree(self.copy, self.box.root, symlinks=True)
         self.log.write_bytes(b"")
-        command = [word for word in STRACE if word != "-f"] + ["-y", "-o", str(self.log), "-e", "trace=" + CALLS, *(["-e", "inject=" + inject] if inject else [])]
-        command = [word for word in command if word != "--seccomp-bpf"]  # which needs -f
+        command = [STRACE[0], "-y", "-o", str(self.log), "-e", "trace=" + CALLS, *(["-e", "inject=" + inject] if inject else [])]  # no -f: not its children
         done = subprocess.run([*command, self.box.python, "-I", "-S", "-c", memhook.BOOT, str(PROGRAM), *self.args], env=self.box.env, cwd=self.box.project,
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
         return done, self.log.read_text("utf-8", "replace")
@@ -715,7 +720,7 @@ def test_an_install_that_is_killed_at_any_step_leaves_the_old_file_or_the_new_an
         memhook.uninstall(home, quiet)
         left = path.read_bytes() if path.exists() else None
         assert left == plain, (name, nth)
-        assert sorted(os.listdir(box.config)) in (["memhook-data", "settings.json"][:2 if plain else 1], ["settings.json"][:1 if plain else 0]), (name, nth)
+        assert set(os.listdir(box.config)) - {"memhook-data"} == ({"settings.json"} if plain else set()), (name, nth)
     assert killed == len(points)
 
 

@@ -75,8 +75,8 @@ def site(released):
 
 
 def run(box, command, check=True, **options):
-    done = subprocess.run(list(map(str, command)), env=box.env, cwd=options.pop("cwd", box.project), stdin=options.pop("stdin", subprocess.DEVNULL), capture_output=True, text=True,
-                          timeout=120, start_new_session=True, **options)
+    done = subprocess.run(list(map(str, command)), env=box.env, cwd=options.pop("cwd", box.project), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=120, start_new_session=True, **options)
     if check:
         assert done.returncode == 0, done.stderr
     return done
@@ -138,8 +138,8 @@ def test_offline_from_a_file(box, shell, released):
 def test_piped_at_a_terminal_the_words_are_asked_for_there(box, site, keys, status):
     box.env["MEMHOOK_BASE_URL"] = site
     before = tree(box.root)
-    fetch = "curl -fsSL %s/install.sh" % site if shutil.which("curl") else "%s -c 'import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1]).read().decode())' %s/install.sh" % (
-        shlex.quote(sys.executable), site)
+    by_python = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1]).read().decode())"
+    fetch = "curl -fsSL %s/install.sh" % site if shutil.which("curl") else shlex.join([sys.executable, "-c", by_python, site + "/install.sh"])
     ended, shown = at_terminal(["/bin/sh", "-c", fetch + " | sh -s -- --no-mcp"], box.env, box.project, keys)
     assert ended == status, shown
     if status:

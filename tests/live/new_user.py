@@ -35,6 +35,11 @@ SETTINGS = """{
 OTHER = '\t\t"%s": [ { "hooks": [ {"type": "command", "command": "cat >/dev/null; echo %s >>\\"$HOME/other-tool.log\\""} ] } ]'
 
 
+CLIENTS_OWN = re.compile(
+    r"\.claude/(projects|memhook-data|backups|sessions|session-env|shell-snapshots|todos|statsig|debug|history\.jsonl|cache|plugins|telemetry)"
+    r"|\.claude\.json|\.cache|\.local/(share|state)/claude")
+
+
 def readme_command(section):
     """The first command of a section of the README."""
     text = (ROOT / "README.md").read_text("utf-8")
@@ -47,7 +52,7 @@ def files(home):
     found = {}
     for path in sorted(pathlib.Path(home).rglob("*")):
         name = str(path.relative_to(home))
-        if path.is_file() and not re.match(r"\.claude/(projects|memhook-data|backups|sessions|session-env|shell-snapshots|todos|statsig|debug|history\.jsonl|cache|plugins|telemetry)|\.claude\.json|\.cache|\.local/(share|state)/claude", name):
+        if path.is_file() and not CLIENTS_OWN.match(name):
             found[name] = path.read_bytes()
     return found
 
