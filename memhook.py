@@ -627,7 +627,7 @@ _KEYWORD = (
 _NAMED = ("secret", "token", "passw", "passphrase", "passcode", "pwd", "_pass", "api_key", "apikey", "api-key", "access_key", "accesskey", "access-key",
           "private_key", "privatekey", "private-key", "signing", "encryption", "accountkey", "account_key", "auth", "master", "credential")
 _SEED_GAP = r"(?:[\s,]{1,3}|\\n|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"']|(?:\s|\\n){1,8}\d{1,2}[.):]\s{0,3})"  # between two words of a seed phrase: a space, a list, an array
-REDACTIONS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (  # kind, hints, pattern, why it is here
+REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why it is here, and perhaps literals of which one must stand there besides a hint
     ("private-key", ("private key",), r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
      "PEM, OpenSSH, PGP; unclosed: to the end"),
     ("private-key", ("private-lines", "private-mac"), r"Private-Lines: ?\d+\s+(?P<v>(?:[A-Za-z0-9+/=]{16,}\s*)+)", "PuTTY"),
@@ -684,12 +684,12 @@ REDACTIONS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (  # kind, hints
      r"(?:[a-z]{3,8} ){11}(?:(?:[a-z]{3,8} ){3}){0,4}[a-z]{3,8})[^\S\n]{0,8}$", "BIP 39, alone on a line: 12, 15, … 24 words and no word that prose cannot do without"),
     # a name and its value in two fields, as in HTTP archives and Kubernetes manifests
     ("secret", _NAMED + ("organization", "cookie"), r"(?i)\bname" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"[\w-]{0,64}(?:" + _KEYWORD + r"|organization-id|cookie)" + _QUOTE +
-     r",?(?:\s|\\[nrt]){1,40}" + _QUOTE + r"value" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"(?P<v>(?!\[redacted)" + _VALUE % "3," + r")", "HTTP archives, Kubernetes manifests"),
+     r",?(?:\s|\\[nrt]){1,40}" + _QUOTE + r"value" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"(?P<v>(?!\[redacted)" + _VALUE % "3," + r")", "HTTP archives, Kubernetes manifests", ("value",)),
     # a value in quotes after a telling name; a reference, a placeholder or the name itself is none
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}[rbuf]?(?P<q>[\"'`])(?P<v>(?!\[redacted)(?:\\.|(?!(?P=q))[^\\\r\n]){4,1024})(?=(?P=q))", "JSON, YAML and code"),
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}\\{1,3}[\"'](?P<v>(?!\[redacted)(?:\\{3}[\"']|[^\"'\\\r\n]){4,1024})(?=\\)", "the same, escaped"),
+    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}[rbuf]?(?P<q>[\"'`])(?P<v>(?!\[redacted)(?:\\.|(?!(?P=q))[^\\\r\n]){4,1024})(?=(?P=q))", "JSON, YAML and code", ("\"", "'", "`")),
+    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}\\{1,3}[\"'](?P<v>(?!\[redacted)(?:\\{3}[\"']|[^\"'\\\r\n]){4,1024})(?=\\)", "the same, escaped", ("\\",)),
     # NAME=value as in a shell or .env: no space around the sign
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"=(?P<v>(?!\[redacted)" + _VALUE % "2," + r")", ".env, export, query strings, ADO connection strings"),
+    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"=(?P<v>(?!\[redacted)" + _VALUE % "2," + r")", ".env, export, query strings, ADO connection strings", ("=",)),
     # name: value and name = value, bare: only where the value looks made up
     ("secret", _NAMED, r"(?i)" + _KEYWORD + r"(?: \[None\])?\s{0,3}(?:[:=]|\bis\b|\bis:)\s{1,3}(?P<v>(?=[^\s]{0,64}\d)(?=[^\s]{0,64}[A-Za-z!@#^+=/_~-])(?!\[redacted)" + _VALUE % "7," + r")", "YAML, INI, prose"),
     ("email", ("@", "%40"), r"(?:(?<![A-Za-z0-9._%+$-])|(?<=\\[nrt]))(?!(?:git|noreply|no-reply)@)[A-Za-z0-9][A-Za-z0-9._+-]{0,63}(?:@|%40)(?!example\.|users\.noreply|\dx\.)(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
@@ -703,7 +703,7 @@ REDACTIONS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (  # kind, hints
 def _hints_by_sign() -> list[tuple[str, list[tuple[str, list[int]]]]]:
     """(sign, [(hint, the rules it calls for)]): most texts lack most signs, and then need not be searched for the hints that have them."""
     rules: dict[str, list[int]] = {}
-    for rule, (_, hints, _, _) in enumerate(REDACTIONS):
+    for rule, (_, hints, *_) in enumerate(REDACTIONS):
         for hint in hints:
             rules.setdefault(hint, []).append(rule)
     signs: dict[str, list[tuple[str, list[int]]]] = {}
@@ -745,8 +745,8 @@ def redact(text: str, keep: tuple[str, ...] = ()) -> str:
         lowered = text.lower()
     found = {rule for sign, hints in _HINTS_BY_SIGN if sign in lowered for hint, rules in hints if hint in lowered for rule in rules}
     for rule in sorted(found):
-        kind, _, pattern, _ = REDACTIONS[rule]
-        if kind not in keep:
+        kind, _, pattern, _, *also = REDACTIONS[rule]
+        if kind not in keep and all(any(literal in lowered for literal in literals) for literals in also):
             text = re.sub(pattern, lambda match: _replace(match, kind), text)
     return text
 
