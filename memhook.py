@@ -202,26 +202,30 @@ def iso(at: Optional[float]) -> str:
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(seconds)[:6], milliseconds)  # strftime writes the year 1 as 1
 
 
-def parse_time(text: Any) -> Optional[float]:
-    """Seconds since the epoch of an ISO 8601 time in UTC; None where there is none.
+@lru_cache(maxsize=64)
+def _day_number(date: str) -> int:
+    """Days since the epoch of "2026-01-31"; raises ValueError.
 
-    Civil date to days: Howard Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
+    Howard Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
     """
-    if not isinstance(text, str) or len(text) < 19 or text[10] not in "T ":
-        return None
-    try:
-        year, month, day = int(text[0:4]), int(text[5:7]), int(text[8:10])
-        seconds = int(text[11:13]) * 3600 + int(text[14:16]) * 60 + int(text[17:19])
-        rest = text[19:].rstrip("Zz")
-        fraction = float("0" + rest) if rest.startswith(".") and rest[1:].isdigit() else 0.0
-    except ValueError:
-        return None
+    year, month, day = int(date[0:4]), int(date[5:7]), int(date[8:10])
     year -= month <= 2
     era = year // 400
     day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     year_of_era = year - era * 400
-    days = era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
-    return round(days * 86400 + seconds + fraction, 3)
+    return era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
+
+
+def parse_time(text: Any) -> Optional[float]:
+    """Seconds since the epoch of an ISO 8601 time in UTC; None where there is none."""
+    if not isinstance(text, str) or len(text) < 19 or text[10] not in "T ":
+        return None
+    try:
+        seconds = _day_number(text[:10]) * 86400 + int(text[11:13]) * 3600 + int(text[14:16]) * 60 + int(text[17:19])
+    except ValueError:
+        return None
+    rest = text[19:].rstrip("Zz")
+    return round(seconds + (float("0" + rest) if rest.startswith(".") and rest[1:].isdecimal() else 0.0), 3)
 
 
 def sha1_hex(data: bytes) -> str:
@@ -708,7 +712,7 @@ def _hints_by_sign() -> list[tuple[str, list[tuple[str, list[int]]]]]:
             rules.setdefault(hint, []).append(rule)
     signs: dict[str, list[tuple[str, list[int]]]] = {}
     for hint in rules:
-        sign = next((sign for sign in ("--", "key", "pass", "auth", "organi", "login", *"_@%=:./\\-") if sign in hint), "")
+        sign = next((sign for sign in ("--", "key", "pass", "auth", "organi", "login", "token", "secret", "gh", "gl", *"zqjx@%\\_=:wkv./-") if sign in hint), "")
         signs.setdefault(sign, []).append((hint, rules[hint]))
     return list(signs.items())
 
@@ -1249,7 +1253,9 @@ def _is_plain_result(line: bytes, context: Context) -> bool:
     Only of the client's own spelling of JSON; whatever looks otherwise is parsed. Quotes within strings are escaped, so none of these can stand in one.
     """
     at = line.find(b'"tool_use_id":"')
-    if at < 0 or line.count(b'"tool_use_id"') > 1 or b'"is_error":true' in line or b'"is_error": true' in line or b'"type":"text"' in line or b'"answers"' in line:
+    if at < 0 or line.find(b'"tool_use_id"', at + 15) > 0 or b'"type":"text"' in line or b'"answers"' in line:
+        return False
+    if any(rest.lstrip().startswith(b"true") for rest in line.split(b'"is_error":')[1:]):
         return False
     if b'"stderr"' in line and b'"stderr":""' not in line:
         return False
