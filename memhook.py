@@ -1539,10 +1539,18 @@ def plan_tail_segments(turns: list[Turn], limit: int = SEGMENT_CHARS) -> list[Ch
 # ---- project
 
 
+def _git_text(*path: str) -> str:
+    """A file of git's; "" where it cannot be read: another user's repository must not stop the capture of what is said below it."""
+    try:
+        return (read_file(os.path.join(*path)) or b"").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def _origin(git: str) -> str:
     """The address of the remote "origin" as host/path, without user, port or .git; "" where there is none."""
     section, address = "", ""
-    for line in (read_file(os.path.join(git, "config")) or b"").decode("utf-8", "replace").splitlines():
+    for line in _git_text(git, "config").splitlines():
         line = line.strip()
         if line.startswith("["):
             section = line
@@ -1558,7 +1566,7 @@ def _origin(git: str) -> str:
 
 def _worktree(folder: str, marker: str) -> str:
     """The name of a worktree in its repository, where it is unique; "" for a repository or a submodule."""
-    link = (read_file(marker) or b"").decode("utf-8", "replace").strip() if os.path.isfile(marker) else ""
+    link = _git_text(marker).strip()
     git = os.path.normpath(os.path.join(folder, link[len("gitdir:"):].strip()))
     return os.path.basename(git) if link and os.path.exists(os.path.join(git, "commondir")) else ""
 
@@ -1567,11 +1575,11 @@ def _common_folder(folder: str, marker: str) -> str:
     """The repository's own folder; a worktree's .git file leads there through its commondir (gitrepository-layout(5))."""
     if os.path.isdir(marker):
         return marker
-    link = (read_file(marker) or b"").decode("utf-8", "replace").strip()
+    link = _git_text(marker).strip()
     if not link.startswith("gitdir:"):
         return marker
     git = os.path.normpath(os.path.join(folder, link[len("gitdir:"):].strip()))
-    common = (read_file(os.path.join(git, "commondir")) or b"").decode("utf-8", "replace").strip()
+    common = _git_text(git, "commondir").strip()
     return os.path.realpath(os.path.join(git, common) if common else git)
 
 

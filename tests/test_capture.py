@@ -1462,6 +1462,14 @@ def test_without_a_repository_the_project_is_the_folder(desk):
     assert memhook.project_key(str(folder)) == os.path.realpath(folder)
 
 
+def test_a_repository_whose_files_cannot_be_read_is_a_project_all_the_same(desk):
+    """As another user's: "config" is a folder here, for root may read every file."""
+    shop = desk.root / "shop"
+    (shop / ".git" / "config").mkdir(parents=True)
+    (shop / "src").mkdir()
+    assert memhook.project_key(str(shop / "src")) == os.path.realpath(shop) == memhook.project_key(str(shop), separate_worktrees=True)
+
+
 def test_a_folder_that_is_gone_is_a_project_all_the_same(desk):
     assert memhook.project_key(str(desk.root / "gone")) == os.path.realpath(desk.root / "gone")
 
