@@ -2499,12 +2499,15 @@ def _parse_turns(text: str, front: dict[str, Any]) -> list[Turn]:
     return turns
 
 
+def memory_text(data: bytes) -> str:
+    """The text of a memory file as we wrote it: an editor or git may have put a mark before it and converted its line ends."""
+    text = data.decode("utf-8-sig", "replace")
+    return text.replace("\r\n", "\n") if text.startswith("---\r\n") else text
+
+
 def parse_memory(data: bytes) -> Memory:
     """Take a memory file, or any Markdown a person put into the store, apart. Never fails: what is not there is empty."""
-    text = data.decode("utf-8-sig", "replace")
-    if text.startswith("---\r\n"):  # an editor or git has converted the line ends; ours are newlines
-        text = text.replace("\r\n", "\n")
-    front, text = _parse_front(text)
+    front, text = _parse_front(memory_text(data))
     match = re.search(r"(?m)^## Transcript\n", text)
     if not match:
         return Memory(front, text, [])
@@ -3363,7 +3366,7 @@ class Index:
 
     def add(self, path: str, data: bytes, signature: tuple[int, int]) -> None:
         """Index one file. The path must not be there."""
-        whole = data.decode("utf-8", "replace").replace("\0", "")  # SQLite's tokenizer stops there
+        whole = memory_text(data).replace("\0", "")  # SQLite's tokenizer stops there
         front, text = _parse_front(whole)
         at = parse_time(front.get("from")) or parse_time(front.get("at")) or signature[0] / 1e9
         project, session = front_text(front, "project") or self._folder_project(path), front_text(front, "session")
@@ -3851,7 +3854,7 @@ def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any
 
 def team_mark(index: Index, path: str) -> dict[str, str]:
     """Of a team's memory: {"tenant", "by", "promoted_by"}, as its front matter has them."""
-    front, _ = _parse_front((read_file(os.path.join(index.root, path)) or b"").decode("utf-8", "replace"))
+    front, _ = _parse_front(memory_text(read_file(os.path.join(index.root, path)) or b""))
     return {name: str(front.get(name) or "") for name in ("tenant", "by", "promoted_by")}
 
 
@@ -3944,7 +3947,7 @@ def find_memory(home: Home, name: str) -> str:
 def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[str, Any]:
     """-> {"id", "path", "start_line", "end_line", "text", …front matter}; `count` 0: to the end."""
     path = find_memory(home, name)
-    text = (read_file(path) or b"").decode("utf-8", "replace")
+    text = memory_text(read_file(path) or b"")
     lines = text.split("\n")
     lines = lines[:-1] if lines and not lines[-1] else lines
     first = min(max(1, first), max(1, len(lines)))
@@ -6591,7 +6594,7 @@ def team_files(home: Home) -> dict[str, str]:
     found = {}
     root = home.path("memories", TEAM_PROJECT)
     for path, _ in walk_memories(root):
-        front, _ = _parse_front((read_file(os.path.join(root, path)) or b"").decode("utf-8", "replace"))
+        front, _ = _parse_front(memory_text(read_file(os.path.join(root, path)) or b""))
         found[str(front.get("id"))] = os.path.join(root, path)
     return found
 

@@ -52,6 +52,18 @@ def one(tmp_path_factory):
     return box
 
 
+@pytest.mark.parametrize("change", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")], ids=["a mark", "line ends"])
+def test_a_memory_that_an_editor_put_a_mark_before_or_whose_line_ends_it_converted_is_found_and_shown_as_before(box, change):
+    box.install()
+    talk(box, "session-0001", "Why is the zebra striped?", "Against flies.")
+    before = results(box, "zebra flies")
+    path = box.home / "memories" / before[0]["path"]
+    shown = json.loads(box.run("get", before[0]["id"], "--json").stdout)
+    path.write_bytes(change(path.read_bytes()))
+    assert results(box, "zebra flies") == before
+    assert json.loads(box.run("get", before[0]["id"], "--json").stdout) == shown
+
+
 def test_get_shows_a_memory_by_the_beginning_of_its_id(one):
     id = only_id(one, "zebra flies")
     for name in (id, id[:8]):
