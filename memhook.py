@@ -331,19 +331,17 @@ def write_file(path: str, data: bytes, durable: bool = True) -> None:
         sync_folder(os.path.dirname(path))
 
 
-def append_file(path: str, data: bytes, durable: bool = False) -> None:
+def append_file(path: str, data: bytes) -> None:
     """Append `data` in one write, so that lines of two processes never mix."""
     fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         write_all(fd, data)
-        if durable:
-            os.fsync(fd)
     finally:
         os.close(fd)
 
 
 def append_line(path: str, line: bytes) -> None:
-    """Append a line, durably; after one that a full disk or a power loss cut short, on a line of its own."""
+    """Append a line (or several), durably; after one that a full disk or a power loss cut short, on a line of its own."""
     fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.lseek(fd, 0, os.SEEK_END)
@@ -6621,7 +6619,7 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     """Note ids as gone for good, then remove their files; -> how many there were."""
     for id in ids:
         tombstone = {"at": iso(now()), "memory": id, "by": "team"}
-        append_file(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n", durable=True)
+        append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
     gone = [known.pop(id) for id in ids if id in known]
     for path in gone:
         remove_file(path)
@@ -7125,7 +7123,7 @@ def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
         if last.get(tenant) != (count, head):
             added.append({"at": iso(now()), "tenant": tenant, "count": count, "head": head})
     if added:
-        append_file(path, b"".join(canonical(entry).encode() + b"\n" for entry in added), durable=True)
+        append_line(os.path.abspath(path), b"".join(canonical(entry).encode() + b"\n" for entry in added))
     return added
 
 

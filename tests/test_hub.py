@@ -370,6 +370,14 @@ def test_an_anchor_with_nothing_new_appends_nothing(quiet):
     assert quiet.run("audit").returncode == 0
 
 
+def test_an_anchor_after_one_that_a_power_loss_cut_short_has_a_line_of_its_own(quiet):
+    quiet.propose(quiet.token("ann"), "Use cents.")
+    path = quiet.path.with_name("hub.db.anchors.jsonl")
+    path.write_bytes(b'{"at":"2026-01-01T00:00:00.000Z","cou')
+    assert json.loads(quiet.run("anchor").stdout)["count"] == 1
+    assert json.loads(path.read_bytes().splitlines()[1])["count"] == 1 and quiet.run("anchor").stdout == ""
+
+
 # ---- the README's table
 
 

@@ -517,6 +517,13 @@ def test_tombstones_win_over_memories_and_what_was_forgotten_here_stays_forgotte
     assert memhook._keep_page(member.api, team, page, {}) == {"added": 0, "removed": 0}
 
 
+def test_what_the_team_took_back_stays_away_though_the_last_line_of_the_tombstones_was_cut_short(member):
+    (member.home / "tombstones.jsonl").write_bytes(b'{"at":"2026-01-01T00:00:00.000Z","mem')  # the power went
+    team = memhook.read_team(member.api)
+    assert memhook._keep_page(member.api, team, {"tombstones": [{"id": "gone"}]}, {}) == {"added": 0, "removed": 0}
+    assert memhook._keep_page(member.api, team, {"memories": [{"id": "gone", "title": "T", "content": "c"}]}, {}) == {"added": 0, "removed": 0}
+
+
 def test_what_came_from_the_team_is_never_proposed_again(hub, member, tenant):
     id = share(hub, tenant, "We decided to feed the pelicans.")
     member.env["MEMHOOK_TEAM_PROPOSE"] = "auto"
