@@ -6256,7 +6256,12 @@ class HubLink:
         from urllib.parse import urlsplit
         parts = urlsplit(url)
         self.path, self.token = parts.path, token
-        self.connection = connect(Endpoint(parts.scheme == "https", parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), ""), HUB_SECONDS)
+        self.endpoint = Endpoint(parts.scheme == "https", parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), "")
+        self.connection: Any = None  # made for the first question
+
+    def close(self) -> None:
+        if self.connection:
+            self.connection.close()
 
     def ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
         """One question. Raises HubDown."""
@@ -6264,14 +6269,15 @@ class HubLink:
         headers = {"Authorization": "Bearer " + self.token, "Accept": "application/json", "Content-Type": "application/json", "User-Agent": "memhook/" + VERSION}
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         try:
+            self.connection = self.connection or connect(self.endpoint, HUB_SECONDS)
             self.connection.request(method, self.path + path, data, headers)
             response = self.connection.getresponse()
             text = response.read(PAGE_BYTES)
-        except (OSError, HTTPException) as error:
-            self.connection.close()
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: of a host name, or of the system's proxy, that makes no sense
+            self.close()
             raise HubDown("the hub cannot be reached (%s)" % type(error).__name__)
         if not response.isclosed():
-            self.connection.close()  # it says more than a hub would
+            self.close()  # it says more than a hub would
         return Answer(response.status, text, response.getheader("Retry-After") or "")
 
 
@@ -6488,7 +6494,7 @@ def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
         except Halt as halt:
             sent.why = str(halt)
         finally:
-            link.connection.close()
+            link.close()
         state["trouble"] = sent.why
         if state != before:
             write_team_state(home, state)
@@ -6672,7 +6678,7 @@ def pull(home: Home) -> dict[str, int]:
                 break
             state["cursor"] = answer.value["cursor"]
             write_team_state(home, state)
-        link.connection.close()
+        link.close()
     if done["removed"]:
         _forget_indexed(home)
     return done

@@ -124,6 +124,10 @@ def test_a_join_that_fails_leaves_nothing(tmp_path, hub):
     for url in (hub.url, "http://127.0.0.1:9"):
         done = box.run("team", "join", url, "--token-file", tmp_path / "token", "--consent", "I CONSENT", check=False)
         assert done.returncode == 1 and "nothing was joined" in done.stderr
+    for url, proxy in (("https://hub..example", ""), ("https://hub.example", "http://proxy:abc")):
+        box.env["https_proxy"] = proxy
+        done = box.run("team", "join", url, "--token-file", tmp_path / "token", "--consent", "I CONSENT", check=False)
+        assert done.returncode == 1 and "nothing was joined: the hub cannot be reached" in done.stderr, url
     for url in ("ftp://127.0.0.1", "127.0.0.1:8377", "http://hub.example.org", "https://ann:password1234@hub.example.org", "https://hub.example.org/?token=1", ""):
         done = box.run("team", "join", url, "--token-file", tmp_path / "token", "--consent", "I CONSENT", check=False)
         assert done.returncode == 2 and "password1234" not in done.stderr, url
