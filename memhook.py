@@ -9786,9 +9786,12 @@ def cmd_team_pull(home: Home, options: Any) -> int:
 
 
 def cmd_hub_serve(home: Home, options: Any) -> int:
+    hosts = tuple(map(host_name, options.allow_host))
+    if "" in hosts:  # it would stand for every header that cannot be read
+        raise UsageError("no host name: %s" % options.allow_host[hosts.index("")], "such as --allow-host hub.example.org")
     home.create()
-    quota = Quota(options.quota_max, options.quota_window)
-    return serve_hub(Hub(home, hub_path(home, options.db), quota, tuple(host_name(name) for name in options.allow_host)), options.host, options.port, say)
+    hub = Hub(home, hub_path(home, options.db), Quota(options.quota_max, options.quota_window), hosts)
+    return serve_hub(hub, options.host, options.port, say)
 
 
 def cmd_hub_token_add(home: Home, options: Any) -> int:
