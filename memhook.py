@@ -9722,7 +9722,7 @@ def cmd_team_join(home: Home, options: Any) -> int:
         raise StateError("memhook is not installed", "run: python3 memhook.py install")
     if team_consent(home) != url:
         say(TEAM_DISCLOSURE.format(url=url, outbox=home.path("outbox"), token=home.path("team-token")))
-        ask_consent(options.consent, "joined")
+        ask_consent(options.consent, "nothing was joined")
     team = join(home, url, token, "flag" if options.consent else "typed")
     say("Joined the team %s as %s (%s). Propose a memory: memhook team propose ID" % (team.tenant, team.name, team.role))
     show_trouble(send_waiting(home, team))
