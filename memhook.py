@@ -6331,6 +6331,8 @@ def purge_outbox(home: Home) -> int:
 
 def leave(home: Home, purge: bool) -> int:
     """Forget hub, token and consent, the consent first; -> how many candidates were erased."""
+    if not os.path.isdir(home.root):
+        return 0  # nothing is made here but by install, not even for a lock
     consent = read_json(home.path("consent.json"))
     if isinstance(consent, dict) and consent.pop("team", None) is not None:
         write_json(home.path("consent.json"), consent)

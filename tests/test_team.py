@@ -169,6 +169,10 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
     assert list(hub.statuses(tenant)) == ["Use cents."]
 
 
+def test_leaving_makes_no_home(bare):
+    assert bare.run("team", "leave", "--purge").stdout == "" and not bare.home.exists()
+
+
 def test_leaving_stops_it_and_purge_removes_what_waits(hub, wired, tenant):
     member, wire = wired
     wire.plan = ["before"] * 9
