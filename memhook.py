@@ -9458,12 +9458,17 @@ def show_proposed(home: Home, ids: list[str], sent: Sent) -> int:
     return EXIT_FAILED if any(id in refused for id in ids) else EXIT_OK
 
 
+def read_stdin() -> str:
+    """All that comes on stdin; "" where it is closed."""
+    return sys.stdin.read() if sys.stdin else ""
+
+
 def cmd_save(home: Home, options: Any) -> int:
     if options.propose:
         need_team(home)
         if switched_off(os.getcwd()):
             raise StateError("this project is switched off: nothing of it is proposed", "a .memhook-off file lies in this folder or above it")
-    text = sys.stdin.read() if options.text == ["-"] else " ".join(options.text)
+    text = read_stdin() if options.text == ["-"] else " ".join(options.text)
     note = save_note(home, text, options.title or "", this_project(home, os.getcwd()))
     say("Saved." if note["saved"] else "Known already.")
     show(note["id"])
@@ -9706,7 +9711,7 @@ def cmd_doctor(home: Home, options: Any) -> int:
 def read_token(path: str) -> str:
     """A hub's token from a file, "-" for stdin; typed unseen where none is named. Raises UsageError."""
     if path == "-":
-        text = sys.stdin.read()
+        text = read_stdin()
     elif path:
         text = (read_file(path) or b"").decode("utf-8", "replace")
     else:
@@ -10100,7 +10105,7 @@ def drop_output() -> None:
 def main(argv: list[str]) -> int:
     """Run one command; -> the exit status."""
     os.umask(0o077)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if stream is not None:  # it may be closed
             stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale says
     home = Home(dict(os.environ))

@@ -120,6 +120,20 @@ def test_a_note_comes_from_stdin_and_its_secrets_do_not(box):
     assert "zebras" in text and "ghp_0123" not in text and "[redacted:" in text and holding(box, "ghp_0123") == []
 
 
+@pytest.mark.parametrize("given, kept", [(r"printf 'zebras \303\274ben'", "zebras \u00fcben"), (r"printf 'zebras \374ben'", "zebras \ufffdben")], ids=["UTF-8", "Latin-1"])
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "de_DE.ISO-8859-1"])
+def test_a_note_from_stdin_is_utf8_whatever_the_locale_and_what_is_none_is_no_bug(box, given, kept, locale):
+    done = subprocess.run(["/bin/sh", "-c", given + ' | "$@"', "sh", box.python, str(memhook.__file__), "save", "-"],
+                          env={**box.env, "LC_ALL": locale}, cwd=box.project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert kept in box.run("get", done.stdout.strip()).stdout
+
+
+def test_a_note_from_a_closed_stdin_is_an_empty_one(box):
+    done = subprocess.run(["/bin/sh", "-c", '"$@" <&-', "sh", box.python, str(memhook.__file__), "save", "-"], env=box.env, cwd=box.project, capture_output=True, text=True)
+    assert done.returncode == 2 and "the note is empty" in done.stderr
+
+
 def test_an_empty_note_and_one_without_consent_are_refused(box, tmp_path):
     assert box.run("save", "  ", check=False).returncode == 2
     box.run("pause")
