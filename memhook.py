@@ -8261,12 +8261,26 @@ def remove_launcher(home: Home) -> None:
             remove_file(path)
 
 
+def remove_bytecode(home: Home) -> None:
+    """Remove what Python keeps of the installed memhook.py, and its folder where nothing else is in it."""
+    folder = os.path.join(home.config, "__pycache__")
+    for name in list_folder(folder):
+        if re.fullmatch(r"memhook\.[\w.-]+\.pyc", name):
+            remove_file(os.path.join(folder, name))
+    if os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)
+
+
 def copy_program(home: Home) -> None:
-    """Put this file where the hooks look for it, and its bytecode beside it: the first hook should not compile."""
+    """Put this file where the hooks look for it, and its bytecode beside it: the first hook should not compile, nor all of them for what was damaged."""
     target, source = program_path(home), PROGRAM
     data = read_file(source)
     if os.path.realpath(source) != os.path.realpath(target) and data != read_file(target):
         write_file(target, data or b"")
+    try:
+        remove_bytecode(home)
+    except PermissionError:
+        pass  # a folder that may not be written: hooks do without
     from importlib.machinery import SourceFileLoader
     SourceFileLoader("m", target).get_code("m")
 
@@ -8482,12 +8496,7 @@ def take_hooks_out(home: Home) -> str:
 
 def remove_program(home: Home) -> None:
     """Remove the installed memhook.py and its bytecode."""
-    folder = os.path.join(home.config, "__pycache__")
-    for name in list_folder(folder):
-        if re.fullmatch(r"memhook\.[\w.-]+\.pyc", name):
-            remove_file(os.path.join(folder, name))
-    if os.path.isdir(folder) and not os.listdir(folder):
-        os.rmdir(folder)
+    remove_bytecode(home)
     remove_file(program_path(home))
 
 

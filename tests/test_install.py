@@ -223,6 +223,17 @@ def test_without_consent_there_is_nothing_to_pause(bare):
     assert not bare.home.exists()
 
 
+def test_install_makes_damaged_bytecode_anew(box):
+    box.hook("Stop", box.script())
+    cache = box.config / "__pycache__"
+    for path in cache.iterdir():
+        path.write_bytes(path.read_bytes()[:3_000])
+    box.install()
+    box.hook("Stop", box.script())
+    names = sorted(path.name.rpartition(".cpython")[0] for path in cache.iterdir())
+    assert names == ["memhook", "memhook.hook"] and all(path.stat().st_size > 50_000 for path in cache.iterdir())
+
+
 # ---- uninstall, purge
 
 
