@@ -5760,8 +5760,9 @@ def _forget_one(home: Home, path: str) -> dict[str, Any]:
     append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
     remove_file(path)
     sync_folder(os.path.dirname(path))
-    removed = {"memory": 1, "index": _forget_indexed(home), "spool": _forget_waiting(home, grave), "outbox": _forget_proposed(home, str(memory.front.get("id"))),
+    removed = {"memory": 1, "index": 0, "spool": _forget_waiting(home, grave), "outbox": _forget_proposed(home, str(memory.front.get("id"))),
                "checkpoints": _forget_open(home, grave)}
+    removed["index"] = _forget_indexed(home)  # last, for it may be in use: then the next search still takes the memory out
     kept = ["Claude Code's own transcript: %s" % memory.front["transcript"]] if memory.front.get("transcript") else []
     return {"id": memory.front.get("id"), "path": path, "removed": removed, "kept": kept + ["copies you made: backups, commits, exports"]}
 

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 
 import pytest
@@ -252,6 +253,25 @@ def test_a_crash_after_the_tombstone_brings_nothing_back(box):
     memory.write_bytes(saved)  # as if the process had been killed before this
     box.run("forget", only_id(box, "xylophone"))
     assert holding(box, "xylophon") == []
+
+
+def test_an_index_that_is_in_use_keeps_forget_from_no_other_place(box, monkeypatch):
+    script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    id = only_id(box, "xylophone")
+    with open(script.path, "rb") as stream:
+        lines = [json.loads(line) for line in stream]
+    other = Script(box.config / "projects" / "p" / "session-0002.jsonl", box.project, "session-0002")
+    other.add({**lines[0], "sessionId": "session-0002", "uuid": "other-0001"})
+    box.hook("Stop", other)
+    assert holding(box, "xylophon") != []
+    monkeypatch.setattr(memhook, "BUSY_SECONDS", 0.2)
+    db = sqlite3.connect(box.home / "index.db", isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    with pytest.raises(memhook.IndexUnavailable):
+        memhook.forget(box.api, [id])
+    db.close()
+    assert not [name for name in holding(box, "xylophon") if not name.startswith("index.db")]
+    assert results(box, "xylophone") == []
 
 
 def test_forget_names_what_it_cannot_find_and_forgets_nothing_then(box):
