@@ -5062,10 +5062,10 @@ class Meaning:
     def _nearest(self, index: Index, scope: Scope, wanted: Any, known: set[int]) -> list[tuple[Row, float]]:
         """The nearest of the newest units in scope that the words did not find. Bounded by SCANNED_VECTORS, not by the size of the store."""
         rows = index.db.execute(
-            "SELECT chunks.id, vector FROM (SELECT id FROM files WHERE ? = '' OR project = ? ORDER BY at DESC LIMIT ?) newest "
+            "SELECT chunks.id, vector FROM (SELECT id FROM files WHERE ? = '' OR project IN (?, ?) ORDER BY at DESC LIMIT ?) newest "
             "CROSS JOIN chunks ON chunks.file = newest.id CROSS JOIN embedding_cache USING (hash) "
             "WHERE model = ? AND length(vector) = ? AND chunks.at >= ? AND (? = '' OR source = ?) LIMIT ?",
-            (scope.project, scope.project, SCANNED_FILES, self.model, 4 * len(wanted), scope.since, scope.source, scope.source, SCANNED_VECTORS))
+            (scope.project, scope.project, TEAM_PROJECT, SCANNED_FILES, self.model, 4 * len(wanted), scope.since, scope.source, scope.source, SCANNED_VECTORS))
         near = [pair for pair in cosines(wanted, rows) if pair[1] >= LEAST_COSINE and pair[0] not in known]
         near = sorted(near, key=lambda pair: (-pair[1], pair[0]))[:CANDIDATES]
         found = {row[0]: Row(*row) for row in index.db.execute(

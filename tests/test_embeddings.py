@@ -410,6 +410,14 @@ def test_the_scope_holds_for_what_vectors_find(box):
     assert find(box, "vehicle", since=time.time() + 99)["results"] == []
 
 
+def test_a_memory_of_the_team_is_found_by_meaning_from_every_project(box):
+    path = box.home / "memories" / "team" / "note.md"
+    path.parent.mkdir(parents=True)
+    path.write_text('---\nproject: "team"\n---\n# Parking\n\nThe automobile is behind the house.\n', "utf-8")
+    drain(box)
+    assert [result["project"] for result in find(box, "vehicle", project="/home/ann/shop")["results"]] == ["team"]
+
+
 def test_a_unit_too_new_to_have_a_vector_is_ranked_by_its_words(box):
     notes(box)
     drain(box)
