@@ -3025,7 +3025,8 @@ def distil(turns: list[Turn], title: str) -> Digest:
     """The offline digest. `title`: that of the segment, used where no prompt gives a better one."""
     exchanges = split_exchanges(turns)
     prompts = [exchange.prompt for exchange in exchanges if exchange.prompt]
-    digest = Digest(one_line(gist(prompts[0], 80) if prompts else title, 90) or "Untitled")
+    telling = next((prompt for prompt in prompts if len(prompt.split()) > 3 or len(prompt) > 20), "".join(prompts[:1]))  # not the "yes" after a cut
+    digest = Digest(one_line(gist(telling, 80) or title, 90) or "Untitled")
     digest.summary = _outcome([answer for exchange in exchanges for answer in exchange.answers], 320) or gist("".join(prompts[:1]), 320)
     digest.exchanges = _unique([_outline(exchange) for exchange in exchanges if exchange.turns or len(exchange.prompt) > 30], 12)
     kept = [turn for exchange in exchanges for turn in exchange.turns]
@@ -9532,7 +9533,7 @@ def cmd_import(home: Home, options: Any) -> int:
 
 def show_coverage(coverage: Coverage) -> None:
     """The lines of one transcript that a person should look at. What was said there is shown at a terminal only: not to a file, a log, a pipe."""
-    show("%s  %s%s" % ("repeated" if coverage.state == "ok" else coverage.state, coverage.path, "  (%d turns)" % coverage.turns["edited"] if coverage.state == "edited" else ""))
+    show("%s  %s%s" % ("repeated" if coverage.state == "ok" else coverage.state, coverage.path, "  (turns: %d)" % coverage.turns["edited"] if coverage.state == "edited" else ""))
     for word, ranges, turns in (("missing", coverage.gaps, coverage.lost), ("repeated", coverage.repeats, coverage.again)):
         if turns and sys.stdout.isatty():
             for turn in turns:
@@ -9557,7 +9558,7 @@ def cmd_verify(home: Home, options: Any) -> int:
     show("%d transcript%s%s, %d bytes read: %s" % (len(found), "s" * (len(found) != 1), " (%d of them gone: their receipts speak)" % gone if gone else "", size,
                                                   ", ".join("%d %s" % (count, name) for name, count in totals.items() if count) or "no turns"))
     if totals["edited"]:
-        show("%d turns are not as memhook wrote them: their files were edited or deleted since." % totals["edited"])
+        show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
     show("Nothing else is lost and nothing is stored twice." if ok and totals["edited"] else "Nothing is lost and nothing is stored twice." if ok else "Something is wrong: see above.")
     return EXIT_OK if ok else EXIT_FOUND
 

@@ -446,3 +446,9 @@ def test_the_time_is_linear_in_what_was_said(piece):
 def test_an_answer_of_a_megabyte_gives_a_short_digest():
     text = whole(digest("P go", "A " + "The cause was a missing index, we decided to add it. " * 20_000))
     assert len(text) < 5_000
+
+
+@pytest.mark.parametrize("first", ["ja", "2, go", "ok"])
+def test_the_title_is_the_first_prompt_that_says_something(first):
+    assert digest("P " + first, "A Done.", "P Why does the export take so long?", "A It reads each row twice.").title == "Why does the export take so long?"
+    assert digest("P " + first, "A Done.").title == first
