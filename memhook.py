@@ -9289,14 +9289,23 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
 
 
+_COMMANDING = "\x1b(?!\\[[012]m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202d\u202e]"  # what a terminal obeys; three styles are ours
+
+
+def print_to(stream: Any, text: str) -> None:
+    """A terminal gets signs in place of the escapes in what was said: they write to the clipboard, or hide a line. A pipe gets every byte."""
+    if stream is not None:  # it may be closed, and print would take stdout instead
+        print(re.sub(_COMMANDING, "\ufffd", text) if stream.isatty() else text, file=stream, flush=True)
+
+
 def say(text: str) -> None:
     """To a person: stderr, so that stdout carries results only."""
-    print(text, file=sys.stderr, flush=True)
+    print_to(sys.stderr, text)
 
 
 def show(text: str) -> None:
     """A result."""
-    print(text, flush=True)
+    print_to(sys.stdout, text)
 
 
 def show_json(value: Any) -> None:

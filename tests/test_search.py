@@ -223,6 +223,25 @@ def test_at_a_terminal_the_match_is_marked_and_no_color_is_obeyed(notes):
         assert ("\033[1mwebpack\033[0m 5.90.0-beta.2" in shown) == marked and "webpack" in shown
 
 
+def test_a_terminal_obeys_nothing_of_what_was_said_and_a_pipe_gets_it_whole(shelf):
+    escapes = "\x1b]52;c;cm0gLXJm\x07 \x1b[2Jcleared \x9b31m \u202ereversed\rhidden"
+    write(shelf, "p/notes.md", "# Escapes\n\nThe giraffe said %s\n" % escapes)
+    (name,) = (result["id"] for result in results(shelf, "giraffe"))
+    start = [sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM)]
+    for command in (["search", "--all", "giraffe"], ["get", name]):
+        status, shown = terminal.at_terminal([*start, *command], shelf.env, shelf.project, None)
+        assert status == 0 and "cleared" in shown and "reversed" in shown and "hidden" in shown
+        assert not set("\x07\x9b\u202e") & set(shown) and not re.search("\x1b(?!\\[[012]m)|\r", shown), command
+    raw = subprocess.run([*start, "get", name], env=shelf.env, cwd=shelf.project, stdout=subprocess.PIPE, check=True).stdout
+    assert escapes.encode() in raw
+
+
+def test_a_closed_stderr_sends_no_message_to_stdout(notes):
+    command = " ".join([sys.executable, "-I", "-S", "-B", "-c", "'%s'" % memhook.BOOT.replace("'", "'\\''"), str(PROGRAM), "search", "qqqqwwww", "2>&-"])
+    done = subprocess.run(["/bin/sh", "-c", command], env=notes.env, cwd=notes.project, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b""
+
+
 def test_when_nothing_is_certain_it_says_so_and_why_and_exits_0(notes):
     done = notes.run("search", "--all", "kubernetes ingress versions timeout of the gateway")
     assert done.returncode == 0 and "Nothing certain" in done.stderr and "telling words" in done.stderr
