@@ -3924,8 +3924,8 @@ def parse_since(text: str) -> float:
 
 
 def this_project(home: Home, cwd: str) -> str:
-    """The key of the project that the person, or the client, is in."""
-    return redact_path(project_key(home.environ.get("CLAUDE_PROJECT_DIR") or cwd, home.setting("worktrees") == "separate"))
+    """The key of the project that the person, or the client, is in; of a folder whose name is no UTF-8 as the client's JSON spells it."""
+    return redact_path(_whole_text(project_key(home.environ.get("CLAUDE_PROJECT_DIR") or cwd, home.setting("worktrees") == "separate")))
 
 
 def find_memory(home: Home, name: str) -> str:

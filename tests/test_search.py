@@ -288,3 +288,14 @@ def test_the_question_set_is_answered():
     found = questions.figures(asked)
     assert len(asked) >= 60 and sum(entry[1] is None for entry in asked) == 15
     assert found["hit@1"] >= 0.9 and found["hit@5"] >= 0.97 and found["false"] <= 0.2, found
+
+
+def test_a_folder_whose_name_is_no_utf8_is_a_project_like_any(shelf):
+    """The client's JSON spells such a byte as U+FFFD."""
+    folder = os.path.join(os.fsencode(shelf.root), b"M\xfcller")
+    os.mkdir(folder)
+    shelf.env["CLAUDE_PROJECT_DIR"] = os.fsdecode(folder)
+    memhook.grant_consent(shelf.api, "flag")
+    memhook.save_note(shelf.api, "zebras are striped", "", os.path.join(os.path.realpath(shelf.root), "M\ufffdller"))
+    assert [result["title"] for result in results(shelf, "zebras")] == ["zebras are striped"]
+    assert "zebras are striped" in shelf.run("list").stdout
