@@ -5259,15 +5259,19 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
     for path, status in found:
         plan["transcripts"] += 1
         plan["bytes"] += status.st_size
-        if not has_news(home, path, status, True):
-            continue
-        at, cwd = begins_with(path)
+        try:
+            if not has_news(home, path, status, True):
+                continue
+            at, cwd = begins_with(path)
+        except (OSError, StateError):
+            at, cwd = None, ""  # the import will tell
         if cwd and switched_off(cwd):
             plan["off"] += 1
             continue
         plan["new"] += 1
         plan["new_bytes"] += status.st_size
-        plan["past"] += bool(at is not None and (at < consent.capture_at or any(start <= status.st_mtime and (end is None or at < end) for start, end in consent.pauses if start is not None)))
+        paused = [(start, end) for start, end in consent.pauses if at is not None and start <= status.st_mtime and (end is None or at < end)]
+        plan["past"] += at is not None and (at < consent.capture_at or bool(paused))
     return plan
 
 

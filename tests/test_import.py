@@ -171,6 +171,8 @@ def test_a_transcript_that_cannot_be_read_keeps_no_other_out_and_is_told(box):
     checkpoint = pathlib.Path(memhook.checkpoint_path(box.api, memhook.transcript_key(str(bad.path))))
     checkpoint.parent.mkdir(exist_ok=True)
     checkpoint.write_text('{"format": 99}')
+    assert imported(box, "--dry-run")["new"] == 2
+    assert json.loads(box.run("import", "--json", check=False).stdout)["failed"] == 1
     done = box.run("import", "--yes", "--json", check=False)
     assert done.returncode == 1 and json.loads(done.stdout)["failed"] == 1
     assert everything(box) == ["Readable", "The answer to: Readable"]
