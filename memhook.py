@@ -3431,6 +3431,8 @@ def _connect(path: str, read_only: bool = False) -> Any:
 def _create(db: Any) -> None:
     import sqlite3
     with transaction(db):
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return  # another process has just made them
         for statement in _SCHEMA.split(";\n"):
             if statement.strip():
                 db.execute(statement)
@@ -3495,6 +3497,7 @@ def open_index(home: Home, fresh: bool = False) -> Index:
     if not os.access(home.root, os.W_OK) or os.path.exists(path) and not os.access(path, os.W_OK):
         return _open_for_reading(home, fresh)
     for attempt in range(2):
+        db: Any = None
         try:
             if fresh or attempt:
                 drop_index(home)
@@ -3508,6 +3511,8 @@ def open_index(home: Home, fresh: bool = False) -> Index:
                 return Index(home, db, full_text)
             db.close()
         except sqlite3.DatabaseError as error:
+            if db:
+                db.close()  # Windows removes nothing that is open
             if _is_locked(error):
                 raise IndexUnavailable("the index is in use by another process", "try again in a moment")
             if attempt:

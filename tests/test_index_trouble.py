@@ -202,6 +202,15 @@ def test_eight_searchers_find_it_while_a_drain_writes_and_another_process_holds_
     assert any("session-0001" in result["session"] for result in memhook.search(store.api, "lion7", memhook.Scope(), 5)["results"])
 
 
+def test_two_processes_that_make_the_index_at_once_make_one(shelf):
+    path = str(shelf.home / "index.db")
+    one, other = memhook._connect(path), memhook._connect(path)  # both have found it empty
+    for db in (one, other):
+        memhook._create(db)
+        assert memhook._usable(db) is not None
+        db.close()
+
+
 def test_a_database_held_for_too_long_is_told_in_one_line(store, monkeypatch):
     db = sqlite3.connect(store.home / "index.db", isolation_level=None)
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
