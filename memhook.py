@@ -5649,9 +5649,7 @@ def sweep(home: Home) -> None:
     for each segment, or it could be stored again; tombstones.jsonl one for each memory that was forgotten, or it would come back.
     """
     _sweep_seen(home)
-    for folder in ("", "checkpoints", "spool/tmp", "outbox/tmp"):
-        sweep_temp(home.path(*folder.split("/")) if folder else home.root)
-    for folder, _, names in os.walk(home.path("memories")):
+    for folder, _, names in os.walk(home.root):
         if any(name.endswith(".tmp") for name in names):
             sweep_temp(folder)
 

@@ -595,7 +595,7 @@ def test_old_temp_files_are_swept_wherever_writers_leave_them(box):
     drained(box)
     store = os.path.dirname(files(box)[0][0])
     old = time.time() - memhook.TEMP_SECONDS - 60
-    places = [box.home, box.home / "checkpoints", box.home / "spool" / "tmp", box.home / "memories", store]
+    places = [box.home, box.home / "checkpoints", box.home / "spool" / "tmp", box.home / "spool" / "new", box.home / "outbox" / "claimed", box.home / "memories", store]
     for folder in places:
         os.makedirs(folder, exist_ok=True)
         for name, at in (("old.1.tmp", old), ("new.2.tmp", time.time())):
@@ -603,7 +603,7 @@ def test_old_temp_files_are_swept_wherever_writers_leave_them(box):
             open(path, "w").close()
             os.utime(path, (at, at))
     assert drained(box) == {}
-    assert [sorted(name for name in os.listdir(folder) if name.endswith(".tmp")) for folder in places] == [["new.2.tmp"]] * 5
+    assert [sorted(name for name in os.listdir(folder) if name.endswith(".tmp")) for folder in places] == [["new.2.tmp"]] * 7
     assert len(box.memories()) == 1
 
 
