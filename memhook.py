@@ -2552,14 +2552,52 @@ def file_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _entries(place: Any) -> Iterator[tuple[str, bool, Optional[os.stat_result]]]:
+    """(name, whether it is a link, status; None of a folder) of the folders and Markdown files at a path or descriptor; hidden ones are left out."""
+    with os.scandir(place) as entries:
+        for entry in entries:
+            try:
+                if entry.name.startswith("."):
+                    continue
+                if entry.name.endswith(".md") and entry.is_file():
+                    yield entry.name, entry.is_symlink(), entry.stat()
+                elif entry.is_dir(follow_symlinks=False):
+                    yield entry.name, False, None
+            except FileNotFoundError:
+                continue  # it went while we looked
+
+
+def _list_store(path: str) -> list[tuple[str, bool, Optional[os.stat_result]]]:
+    """_entries of a folder; [] where it cannot be read."""
+    try:
+        if os.scandir not in os.supports_fd:
+            return list(_entries(path))
+        place = os.open(path, os.O_RDONLY)  # so each status is one look-up in this folder, not one along the whole path: a third faster
+        try:
+            return list(_entries(place))
+        finally:
+            os.close(place)
+    except OSError:
+        return []
+
+
+def walk_memories(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """(path below root with /, status) of every Markdown file; links out of the store and hidden files are left out."""
+    folders, real = [""], os.path.realpath(root) + os.sep
+    while folders:
+        folder = folders.pop()
+        for name, linked, status in _list_store(os.path.join(root, folder)):
+            path = folder + "/" + name if folder else name
+            if status is None:
+                folders.append(path)
+            elif not linked or os.path.realpath(os.path.join(root, path)).startswith(real):
+                yield path, status
+
+
 def memory_files(home: Home) -> Iterator[str]:
-    """The path of every Markdown file in the store, in no order; links that lead out of it are left out."""
+    """The path of every Markdown file in the store, in no order."""
     root = home.path("memories")
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(folder, name)
-            if name.endswith(".md") and not name.startswith(".") and (not os.path.islink(path) or os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)):
-                yield path
+    return (os.path.join(root, path) for path, _ in walk_memories(root))
 
 
 class Graves:
@@ -3242,48 +3280,6 @@ def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
 
 
 # ---- the database
-
-
-def _entries(place: Any) -> Iterator[tuple[str, bool, Optional[os.stat_result]]]:
-    """(name, whether it is a link, status; None of a folder) of the folders and Markdown files at a path or descriptor; hidden ones are left out."""
-    with os.scandir(place) as entries:
-        for entry in entries:
-            try:
-                if entry.name.startswith("."):
-                    continue
-                if entry.name.endswith(".md") and entry.is_file():
-                    yield entry.name, entry.is_symlink(), entry.stat()
-                elif entry.is_dir(follow_symlinks=False):
-                    yield entry.name, False, None
-            except FileNotFoundError:
-                continue  # it went while we looked
-
-
-def _list_store(path: str) -> list[tuple[str, bool, Optional[os.stat_result]]]:
-    """_entries of a folder; [] where it cannot be read."""
-    try:
-        if os.scandir not in os.supports_fd:
-            return list(_entries(path))
-        place = os.open(path, os.O_RDONLY)  # so each status is one look-up in this folder, not one along the whole path: a third faster
-        try:
-            return list(_entries(place))
-        finally:
-            os.close(place)
-    except OSError:
-        return []
-
-
-def walk_memories(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """(path below root with /, status) of every Markdown file; links out of the store and hidden files are left out."""
-    folders, real = [""], os.path.realpath(root) + os.sep
-    while folders:
-        folder = folders.pop()
-        for name, linked, status in _list_store(os.path.join(root, folder)):
-            path = folder + "/" + name if folder else name
-            if status is None:
-                folders.append(path)
-            elif not linked or os.path.realpath(os.path.join(root, path)).startswith(real):
-                yield path, status
 
 
 class transaction:

@@ -326,7 +326,8 @@ def test_the_store_holds_markdown_files_and_nothing_that_a_link_leads_out_to(tmp
     assert list(memhook.memory_files(home)) == []
     store = tmp_path / "h" / "memories"
     (store / "p" / "2026-01").mkdir(parents=True)
-    for name in ("note.md", "p/2026-01/a.md", "p/.hidden.md", "p/a.txt", "p/a.md.1.tmp"):
+    (store / ".trash").mkdir()
+    for name in ("note.md", "p/2026-01/a.md", "p/.hidden.md", ".trash/a.md", "p/a.txt", "p/a.md.1.tmp"):
         (store / name).write_text("x")
     (tmp_path / "secret.md").write_text("x")
     (tmp_path / "h" / "memories2").mkdir()
