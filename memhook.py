@@ -2461,11 +2461,15 @@ def _yaml(value: Any) -> str:
     return re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda match: "\\u%04x" % ord(match.group()), json.dumps(value, ensure_ascii=False))
 
 
+def render_front(front: dict[str, Any]) -> str:
+    """The front matter, with the lines that enclose it."""
+    return "---\n%s---\n" % "".join("%s: %s\n" % (name, _yaml(value)) for name, value in front.items())
+
+
 def render_memory(front: dict[str, Any], digest: str, turns: list[Turn]) -> bytes:
     """The file's bytes: deterministic, UTF-8, lines ended by newlines only."""
-    head = "".join("%s: %s\n" % (name, _yaml(value)) for name, value in front.items())
     lines = ["\\" + line if line.rstrip() == _TRANSCRIPT else line for line in digest.strip("\n").split("\n")]
-    text = "---\n%s---\n%s\n\n%s\n" % (head, "\n".join(lines), _TRANSCRIPT) + "".join(_render_turn(turn) for turn in turns)
+    text = "%s%s\n\n%s\n" % (render_front(front), "\n".join(lines), _TRANSCRIPT) + "".join(_render_turn(turn) for turn in turns)
     return text.encode("utf-8", "replace")
 
 
@@ -3970,8 +3974,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     path = memory_path(home, front, title)
     known = [found for found in memory_files(home) if found.endswith("-%s.md" % front["id"][:8])]
     if not known:
-        head = "".join("%s: %s\n" % (name, json.dumps(value, ensure_ascii=False)) for name, value in front.items())
-        write_file(path, ("---\n%s---\n# %s\n\n%s\n" % (head, title, text)).encode("utf-8", "replace"))
+        write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))
     saved = known[0] if known else path
     return {"id": front["id"], "path": os.path.relpath(saved, home.path("memories")).replace(os.sep, "/"), "title": title, "saved": not known}
 
@@ -6618,8 +6621,8 @@ def render_team_memory(team: Team, memory: dict[str, Any]) -> tuple[str, bytes]:
     front = {"id": memory["id"], "project": TEAM_PROJECT, "kind": "team", "by": by, "promoted_by": promoted_by, "hub": team.url, "tenant": team.tenant,
              "from": at, "at": at}
     lines = ["\\" + line if line.startswith(("## Transcript", "<!-- turn ")) else line for line in clean(str(memory.get("content") or "")).split("\n")]
-    head = "".join("%s: %s\n" % (name, json.dumps(value, ensure_ascii=False)) for name, value in front.items())
-    text = "---\n%s---\n# %s\n\nFrom the team %s: by %s, promoted by %s.\n\n%s\n" % (head, title, harmless(team.tenant), by, promoted_by, "\n".join(lines).strip())
+    content = "\n".join(lines).strip()
+    text = "%s# %s\n\nFrom the team %s: by %s, promoted by %s.\n\n%s\n" % (render_front(front), title, harmless(team.tenant), by, promoted_by, content)
     return "%s/%s-%s-%s.md" % (at[:7], at[:10], slug(title), memory["id"][:8]), text.encode("utf-8", "replace")
 
 
@@ -6654,7 +6657,6 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
         if memory["id"] not in buried and memory["id"] not in known:
             name, data = render_team_memory(team, memory)
             path = home.path("memories", TEAM_PROJECT, *name.split("/"))
-            make_folder(os.path.dirname(path))
             write_file(path, data)
             known[memory["id"]] = path
             added += 1
