@@ -8337,15 +8337,11 @@ def check_hooks(home: Home) -> None:
         raise InstallError("hooks do not work: " + "; ".join(wrong), "nothing is captured; memhook uninstall removes them")
 
 
-def write_consent(home: Home, stored: dict[str, Any]) -> None:
-    write_json(home.path("consent.json"), stored)
-
-
 def grant_consent(home: Home, how: str) -> None:
     """Write the marker, last of all. An earlier consent, and its pauses, stay."""
     if read_consent(home) is None:
         text = sha1_hex(DISCLOSURE.encode())
-        write_consent(home, {"format": CONSENT_FORMAT, "capture": {"at": round(now(), 3), "by": how, "text": text}, "pauses": []})
+        write_json(home.path("consent.json"), {"format": CONSENT_FORMAT, "capture": {"at": round(now(), 3), "by": how, "text": text}, "pauses": []})
 
 
 def run_claude(home: Home, *arguments: str) -> bool:
@@ -8476,7 +8472,7 @@ def set_pause(home: Home, paused: bool) -> bool:
     else:
         consent.pauses[-1][1] = round(now(), 3)
     stored["pauses"] = consent.pauses
-    write_consent(home, stored)
+    write_json(home.path("consent.json"), stored)
     return True
 
 
@@ -8565,25 +8561,29 @@ def count_sessions(home: Home) -> dict[str, int]:
     return {"open": sum(b'"state":"open"' in data for data in held), "closed": sum(b'"state":"closed"' in data for data in held)}
 
 
-def hook_state(home: Home, spec: HookSpec, commands: list[str]) -> str:
-    """installed, stale (another form, twice, or its interpreter or program gone) or missing."""
+def hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
+    """What is wrong with the entries of one event: missing, doubled or "stale: " and why; "" where nothing is."""
     lines = [line for line in map(parse_hook, commands) if line]
-    if not lines:
-        return "missing"
+    if len(lines) != 1:
+        return "doubled" if lines else "missing"
     line = lines[0]
+    if not os.access(line.interpreter, os.X_OK):
+        return "stale: its interpreter %s is gone" % line.interpreter
+    if not os.path.isfile(line.program):
+        return "stale: its program %s is gone" % line.program
     default = Home({**home.environ, "MEMHOOK_HOME": ""}).root
     right = line.current and line.subcommand == spec.subcommand and (line.home or default) == home.root
-    runs = os.access(line.interpreter, os.X_OK) and os.path.isfile(line.program)
-    return "installed" if len(lines) == 1 and right and runs else "stale"
+    return "" if right else "stale: written by another version, or for another home"
 
 
 def hook_states(home: Home) -> dict[str, str]:
-    """The state of the hook for each event of HOOK_SPECS."""
+    """installed, missing or stale (whatever else is wrong), for each event of HOOK_SPECS."""
     try:
         stands = our_hooks(read_settings(home))
     except InstallError:
         stands = []
-    return {spec.event: hook_state(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
+    faults = {spec.event: hook_fault(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
+    return {event: fault if fault == "missing" else "stale" if fault else "installed" for event, fault in faults.items()}
 
 
 EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, status and doctor speak of it
@@ -9025,32 +9025,17 @@ def check_formats(home: Home) -> Iterator[tuple[str, str, str]]:
                "update %s: copy the newer memhook.py there, then run its install" % program_path(home))
 
 
-def _hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
-    """What is wrong with the entries of one event; "" where nothing is."""
-    lines = [line for line in map(parse_hook, commands) if line]
-    if not lines:
-        return "missing"
-    if len(lines) > 1:
-        return "doubled"
-    line = lines[0]
-    if not os.access(line.interpreter, os.X_OK):
-        return "stale: its interpreter %s is gone" % line.interpreter
-    if not os.path.isfile(line.program):
-        return "stale: its program %s is gone" % line.program
-    return "" if hook_state(home, spec, commands) == "installed" else "stale: written by another version, or for another home"
-
-
 def _dropped(home: Home, settings: Settings) -> bool:
     """Whether settings.json is not as our install left it: then somebody else has written it since."""
-    record = read_json(home.path("install.json"))
-    return isinstance(record, dict) and settings.original is not None and record.get("left") != file_hash(settings.original)
+    record = read_record(home)
+    return bool(record) and settings.original is not None and record.get("left") != file_hash(settings.original)
 
 
 def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Hooks in Claude's settings that are missing, dropped, doubled or stale."""
     stands, faults = our_hooks(settings), {}
     for spec in HOOK_SPECS:
-        fault = _hook_fault(home, spec, [command for event, command in stands if event == spec.event])
+        fault = hook_fault(home, spec, [command for event, command in stands if event == spec.event])
         if fault == "missing" and _dropped(home, settings):
             fault = "missing: another program rewrote settings.json and dropped it"
         faults.setdefault(fault, []).append(spec.event)
@@ -9656,7 +9641,7 @@ def grant_models(home: Home, roles: list[str], how: str) -> None:
         if place and (at is not None or role in roles):
             places[place] = round(now(), 3) if at is None else at
     stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "places": places}
-    write_consent(home, stored)
+    write_json(home.path("consent.json"), stored)
 
 
 def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:

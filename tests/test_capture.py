@@ -38,7 +38,7 @@ def desk(tmp_path):
 
 def consent(box, at=CONSENTED, pauses=()):
     box.api.create()
-    memhook.write_consent(box.api, {"format": 1, "capture": {"at": at, "by": "test", "text": ""}, "pauses": list(pauses)})
+    memhook.write_json(box.api.path("consent.json"), {"format": 1, "capture": {"at": at, "by": "test", "text": ""}, "pauses": list(pauses)})
 
 
 def capture(box, script, home=None, **asked):
@@ -386,7 +386,7 @@ def replay(desk, data, path, home, cuts, answers=()):
     """Write the transcript piece by piece, a Stop after each, a SessionEnd at the end; -> the segments."""
     api = memhook.Home({**desk.env, "MEMHOOK_HOME": str(home)})
     api.create()
-    memhook.write_consent(api, {"format": 1, "capture": {"at": CONSENTED, "by": "test", "text": ""}, "pauses": []})
+    memhook.write_json(api.path("consent.json"), {"format": 1, "capture": {"at": CONSENTED, "by": "test", "text": ""}, "pauses": []})
     path.write_bytes(b"")
     done = 0
     for cut in sorted(cuts) + [len(data)]:
