@@ -9284,8 +9284,7 @@ _COMMANDING = "\x1b(?!\\[[012]m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x
 
 def print_to(stream: Any, text: str) -> None:
     """A terminal gets signs in place of the escapes in what was said: they write to the clipboard, or hide a line. A pipe gets every byte."""
-    if stream is not None:  # it may be closed, and print would take stdout instead
-        print(re.sub(_COMMANDING, "\ufffd", text) if stream.isatty() else text, file=stream, flush=True)
+    print(re.sub(_COMMANDING, "\ufffd", text) if stream.isatty() else text, file=stream, flush=True)
 
 
 def say(text: str) -> None:
@@ -9503,7 +9502,7 @@ def cmd_reindex(home: Home, options: Any) -> int:
 def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
     """Whether what was said before the consent, or in a pause, may be taken; a person is asked at a terminal. Elsewhere it is left out."""
     told = "%d of %d new transcripts hold what was said before you consented on %s, or while memhook was paused." % (plan["past"], plan["new"], iso(consent.capture_at)[:10])
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         say(told + " That is left out; --yes takes it too.")
         return False
     say(told)
@@ -9726,7 +9725,7 @@ def read_token(path: str) -> str:
         text = (read_file(path) or b"").decode("utf-8", "replace")
     else:
         import getpass
-        text = getpass.getpass("The token that the hub's admin gave you: ") if sys.stdin and sys.stdin.isatty() else ""
+        text = getpass.getpass("The token that the hub's admin gave you: ") if sys.stdin.isatty() else ""
     if not re.fullmatch(r"[!-~]{8,512}", text.strip()):
         raise UsageError("no token%s" % (" in %s" % path if path else " was given"), "put it into a file that only you can read: --token-file FILE")
     return text.strip()
@@ -10102,8 +10101,7 @@ def run_command(home: Home, argv: list[str]) -> int:
             parser.print_help()
             return EXIT_OK
     finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # help is printed without
+        sys.stdout.flush()  # help is printed without
     return next(command for command in COMMANDS if command.name == options.command).run(home, options)
 
 
@@ -10115,9 +10113,10 @@ def drop_output() -> None:
 def main(argv: list[str]) -> int:
     """Run one command; -> the exit status."""
     os.umask(0o077)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if stream is not None:  # it may be closed
-            stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale says
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: what is opened next would get its number, and print() would take stdout for stderr
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+        getattr(sys, name).reconfigure(encoding="utf-8", errors="replace")  # whatever the locale says
     home = Home(dict(os.environ))
     try:
         return run_command(home, argv)

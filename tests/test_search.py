@@ -236,12 +236,6 @@ def test_a_terminal_obeys_nothing_of_what_was_said_and_a_pipe_gets_it_whole(shel
     assert escapes.encode() in raw
 
 
-def test_a_closed_stderr_sends_no_message_to_stdout(notes):
-    command = " ".join([sys.executable, "-I", "-S", "-B", "-c", "'%s'" % memhook.BOOT.replace("'", "'\\''"), str(PROGRAM), "search", "qqqqwwww", "2>&-"])
-    done = subprocess.run(["/bin/sh", "-c", command], env=notes.env, cwd=notes.project, stdout=subprocess.PIPE, check=True)
-    assert done.stdout == b""
-
-
 def test_when_nothing_is_certain_it_says_so_and_why_and_exits_0(notes):
     done = notes.run("search", "--all", "kubernetes ingress versions timeout of the gateway")
     assert done.returncode == 0 and "Nothing certain" in done.stderr and "telling words" in done.stderr
