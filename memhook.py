@@ -47,12 +47,16 @@ On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
     spool/new|claimed|dead/   segments that are not memories yet
     memories/                 the truth: Markdown, one file a segment
     receipts.jsonl            what became of every segment
+    tombstones.jsonl          what was forgotten on purpose, without text
+    index.db*                 a copy to search in; derived, safe to delete
     install.json              Claude's settings.json as it was before us, for the uninstall
     config.json               what a person set (optional)
+    quota.json                when hooks queued the last segments
     usage.json                what was asked of models today, and how that went
     team*.json, team-token    the hub that was joined, how far it was pulled, and the token
     outbox/new|claimed|dead/  candidates on their way to the hub
     hub.db*                   where this machine serves a hub: all of it
+    *.lock                    held while one process drains, installs, asks a model, talks to the hub
     memhook.log               JSON lines; never transcript text
 
 Why one file: it is copied, piped and read as a whole, and it works where nothing may be installed.
@@ -605,7 +609,7 @@ def log(home: Home, event: str, **fields: Any) -> None:
 
 
 def debug(home: Home, event: str, **fields: Any) -> None:
-    """Log only when MEMHOOK_DEBUG is set."""
+    """Log only when MEMHOOK_DEBUG is set: what happens too often for a log that a person reads."""
     if home.environ.get("MEMHOOK_DEBUG"):
         log(home, event, **fields)
 
@@ -2398,9 +2402,11 @@ def run_hook(name: str, act: Callable[[Home, Consent, dict[str, Any]], None]) ->
     try:
         home = Home(dict(os.environ))
         event = read_event()
+        started = time.monotonic()
         consent = read_consent(home)
         if consent and not consent.paused and not home.environ.get("MEMHOOK_CHILD"):
             act(home, consent, event)
+            debug(home, "hook", hook=name, milliseconds=round(1000 * (time.monotonic() - started), 1))
     except Exception as error:  # one of the two broad handlers: whatever goes wrong here must not reach the person's session
         if home:
             log(home, "hook-failed", hook=name, error=type(error).__name__, where=_where(error))

@@ -612,6 +612,17 @@ def test_damaged_bytecode_does_not_matter(own):
         assert is_captured(own, script), name
 
 
+def test_with_memhook_debug_each_hook_tells_the_log_how_long_it_took(own):
+    script, told = talk(own), []
+    for setting in ({}, {"MEMHOOK_DEBUG": "1"}):
+        own.env.update(setting)
+        fire_all(own, script)
+        lines = map(json.loads, (own.home / "memhook.log").read_bytes().splitlines() if (own.home / "memhook.log").exists() else ())
+        told.append([event for event in lines if event["event"] == "hook"])
+    assert told[0] == [] and {event["hook"] for event in told[1]} >= {"stop", "session-end"}
+    assert all(0 <= event["milliseconds"] < 10_000 for event in told[1])
+
+
 def test_hooks_are_silent_when_the_program_or_the_interpreter_is_gone(own, tmp_path):
     script = talk(own)
     program = own.config / "memhook.py"
