@@ -3549,6 +3549,7 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
 # Source:   retrieval measured on LoCoMo (Maharana et al., ACL 2024); BM25 as SQLite's FTS5 computes it.
 
 SCORED_POSTINGS = 8_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
+QUERY_WORDS = 256  # of a query: each that no unit has costs 2 ms, and a pasted log has thousands
 CANDIDATES = 200  # rows that are scored further
 WEIGHT_BODY, WEIGHT_META = 1.0, 0.5
 NEIGHBOURS = 2  # turns before and after lend a turn some of their score: an answer seldom repeats the words of its question
@@ -3747,7 +3748,7 @@ class Searcher:
             terms.setdefault(phrase, Term(word, phrase, count, weight))
             return weight
 
-        for word in query_words(text):
+        for word in query_words(text)[:QUERY_WORDS]:
             parts = self._parts(word)
             found = [add(part, phrase) for part in parts for phrase in self._phrases(part)]
             if parts != [word]:

@@ -293,3 +293,10 @@ def test_a_folder_whose_name_is_no_utf8_is_a_project_like_any(shelf):
     memhook.save_note(shelf.api, "zebras are striped", "", os.path.join(os.path.realpath(shelf.root), "M\ufffdller"))
     assert [result["title"] for result in results(shelf, "zebras")] == ["zebras are striped"]
     assert "zebras are striped" in shelf.run("list").stdout
+
+
+def test_a_query_as_long_as_a_log_costs_no_more_than_its_beginning(notes):
+    query = "TypeError reading total cart " + " ".join("unheard%dof" % number for number in range(50_000))
+    with memhook.open_index(notes.api) as index:
+        assert len(memhook.Searcher(index, memhook.Scope()).plan(query)) <= 2 * memhook.QUERY_WORDS
+    assert isinstance(results(notes, query), list)
