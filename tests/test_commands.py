@@ -260,9 +260,9 @@ def test_a_pipe_into_head_is_no_error(installed):
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_no_bug(installed, streams):
-    for args in ("status", "resume", "search zebra", "verify", "reindex", "mcp", "team status"):
+    for args in ("status", "resume", "search zebra", "verify", "reindex", "mcp"):
         done = shell(installed, 'exec "$@" %s %s' % (args, streams))
-        assert done.returncode == (args == "team status") and "Traceback" not in done.stderr, (args, done.stderr)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, (args, done.stderr)
         assert args != "search zebra" or done.stdout == "", "what a person is told is no result"
 
 
