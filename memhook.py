@@ -3293,13 +3293,13 @@ def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
 
 
 class transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK where an exception leaves it: the index is never half of a file."""
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK where an exception leaves it: the index is never half of a file. DEFERRED: to read it as it is at one moment."""
 
-    def __init__(self, db: Any) -> None:
-        self.db = db
+    def __init__(self, db: Any, kind: str = "IMMEDIATE") -> None:
+        self.db, self.kind = db, kind
 
     def __enter__(self) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
+        self.db.execute("BEGIN " + self.kind)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
@@ -3897,10 +3897,10 @@ def search(home: Home, query: str, scope: Scope, limit: int, explain: bool = Fal
     query = _whole_text(query)
 
     def find(index: Index) -> tuple[str, list[dict[str, Any]]]:
-        notice = index.refresh()
-        hits = Searcher(index, scope, meaning).ranked(query, limit) if index.full_text else search_plain(index, query, scope, limit, meaning)
-        least = home.setting("min_score")
-        return notice, [render_hit(index, hit, explain) for hit in hits if hit.final >= least]
+        notice, least = index.refresh(), home.setting("min_score")
+        with transaction(index.db, "DEFERRED"):  # what was found is there to be shown, whatever other processes take out meanwhile
+            hits = Searcher(index, scope, meaning).ranked(query, limit) if index.full_text else search_plain(index, query, scope, limit, meaning)
+            return notice, [render_hit(index, hit, explain) for hit in hits if hit.final >= least]
 
     notice, results = with_index(home, find)
     found = {"query": query, "mode": meaning.mode if meaning else "text", "results": results}

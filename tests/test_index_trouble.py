@@ -202,6 +202,27 @@ def test_eight_searchers_find_it_while_a_drain_writes_and_another_process_holds_
     assert any("session-0001" in result["session"] for result in memhook.search(store.api, "lion7", memhook.Scope(), 5)["results"])
 
 
+class Meddler:
+    """In the place of the embeddings: while a search is under way, another process takes out what it has found."""
+    mode, notice = "text", ""
+
+    def __init__(self, box, path):
+        self.box, self.path = box, path
+
+    def rerank(self, index, scope, hits):
+        os.remove(self.path)
+        with memhook.open_index(self.box.api) as other:
+            other.sync()
+        return hits
+
+
+def test_what_goes_while_a_search_is_under_way_is_still_shown_by_it(shelf):
+    path = write(shelf, "p/note.md", "# Note\n\nZebras are striped.\n")
+    found = memhook.search(shelf.api, "zebras", memhook.Scope(), 5, meaning=Meddler(shelf, path))
+    assert ["striped" in result["text"] for result in found["results"]] == [True]
+    assert memhook.search(shelf.api, "zebras", memhook.Scope(), 5)["results"] == []
+
+
 def test_two_processes_that_make_the_index_at_once_make_one(shelf):
     path = str(shelf.home / "index.db")
     one, other = memhook._connect(path), memhook._connect(path)  # both have found it empty
