@@ -3293,7 +3293,10 @@ def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
 
 
 class transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK where an exception leaves it: the index is never half of a file. DEFERRED: to read it as it is at one moment."""
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK where an exception leaves it: the index is never half of a file.
+
+    DEFERRED is for readers: they see the index as it is at one moment.
+    """
 
     def __init__(self, db: Any, kind: str = "IMMEDIATE") -> None:
         self.db, self.kind = db, kind
@@ -5077,7 +5080,8 @@ class Meaning:
             "SELECT chunks.id, vector FROM (SELECT id FROM files WHERE ? = '' OR project IN (?, ?) ORDER BY at DESC LIMIT ?) newest "
             "CROSS JOIN chunks ON chunks.file = newest.id CROSS JOIN embedding_cache USING (hash) "
             "WHERE model = ? AND length(vector) = ? AND chunks.at >= ? AND (? = '' OR source = ?) LIMIT ?",
-            (scope.project, scope.project, TEAM_PROJECT, SCANNED_FILES, self.model, 4 * len(wanted), scope.since, scope.source, scope.source, SCANNED_VECTORS))
+            (scope.project, scope.project, TEAM_PROJECT, SCANNED_FILES, self.model, 4 * len(wanted),
+             scope.since, scope.source, scope.source, SCANNED_VECTORS))
         near = [pair for pair in cosines(wanted, rows) if pair[1] >= LEAST_COSINE and pair[0] not in known]
         near = sorted(near, key=lambda pair: (-pair[1], pair[0]))[:CANDIDATES]
         found = {row[0]: Row(*row) for row in index.db.execute(
@@ -5281,8 +5285,9 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
             continue
         plan["new"] += 1
         plan["new_bytes"] += status.st_size
-        paused = [(start, end) for start, end in consent.pauses if at is not None and start <= status.st_mtime and (end is None or at < end)]
-        plan["past"] += at is not None and (at < consent.capture_at or bool(paused))
+        if at is not None:
+            paused = [start for start, end in consent.pauses if start <= status.st_mtime and (end is None or at < end)]
+            plan["past"] += at < consent.capture_at or bool(paused)
     return plan
 
 
@@ -5774,8 +5779,8 @@ def _forget_one(home: Home, path: str) -> dict[str, Any]:
     append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
     remove_file(path)
     sync_folder(os.path.dirname(path))
-    removed = {"memory": 1, "index": 0, "spool": _forget_waiting(home, grave), "outbox": _forget_proposed(home, str(memory.front.get("id"))),
-               "checkpoints": _forget_open(home, grave)}
+    removed = {"memory": 1, "index": 0, "spool": _forget_waiting(home, grave),
+               "outbox": _forget_proposed(home, str(memory.front.get("id"))), "checkpoints": _forget_open(home, grave)}
     removed["index"] = _forget_indexed(home)  # last, for it may be in use: then the next search still takes the memory out
     kept = ["Claude Code's own transcript: %s" % memory.front["transcript"]] if memory.front.get("transcript") else []
     return {"id": memory.front.get("id"), "path": path, "removed": removed, "kept": kept + ["copies you made: backups, commits, exports"]}
@@ -6629,7 +6634,8 @@ def render_team_memory(team: Team, memory: dict[str, Any]) -> tuple[str, bytes]:
              "from": at, "at": at}
     lines = ["\\" + line if line.startswith(("## Transcript", "<!-- turn ")) else line for line in clean(str(memory.get("content") or "")).split("\n")]
     content = "\n".join(lines).strip()
-    text = "%s# %s\n\nFrom the team %s: by %s, promoted by %s.\n\n%s\n" % (render_front(front), title, harmless(team.tenant), by, promoted_by, content)
+    origin = "From the team %s: by %s, promoted by %s." % (harmless(team.tenant), by, promoted_by)
+    text = "%s# %s\n\n%s\n\n%s\n" % (render_front(front), title, origin, content)
     return "%s/%s-%s-%s.md" % (at[:7], at[:10], slug(title), memory["id"][:8]), text.encode("utf-8", "replace")
 
 
@@ -8286,7 +8292,10 @@ def remove_bytecode(home: Home) -> None:
 
 
 def copy_program(home: Home) -> None:
-    """Put this file where the hooks look for it, and its bytecode beside it: the first hook should not compile, nor all of them for what was damaged."""
+    """Put this file where the hooks look for it, and its bytecode beside it: the first hook should not compile.
+
+    Bytecode that is there goes first: where it was damaged, hooks would compile at each start.
+    """
     target, source = program_path(home), PROGRAM
     data = read_file(source)
     if os.path.realpath(source) != os.path.realpath(target) and data != read_file(target):
@@ -8348,7 +8357,8 @@ def grant_consent(home: Home, how: str) -> None:
     """Write the marker, last of all. An earlier consent, and its pauses, stay."""
     if read_consent(home) is None:
         text = sha1_hex(DISCLOSURE.encode())
-        write_json(home.path("consent.json"), {"format": CONSENT_FORMAT, "capture": {"at": round(now(), 3), "by": how, "text": text}, "pauses": []})
+        given = {"at": round(now(), 3), "by": how, "text": text}
+        write_json(home.path("consent.json"), {"format": CONSENT_FORMAT, "capture": given, "pauses": []})
 
 
 def run_claude(home: Home, *arguments: str) -> bool:
@@ -9812,6 +9822,8 @@ def cmd_hub_serve(home: Home, options: Any) -> int:
     hosts = tuple(map(host_name, options.allow_host))
     if "" in hosts:  # it would stand for every header that cannot be read
         raise UsageError("no host name: %s" % options.allow_host[hosts.index("")], "such as --allow-host hub.example.org")
+    if options.quota_max < 0 or not options.quota_window > 0:
+        raise UsageError("a quota is a number of intakes, 0 for no limit, in a window of some seconds", "memhook hub serve --help")
     home.create()
     hub = Hub(home, hub_path(home, options.db), Quota(options.quota_max, options.quota_window), hosts)
     return serve_hub(hub, options.host, options.port, say)

@@ -118,11 +118,13 @@ def test_a_foreign_host_or_origin_is_403(hub):
     assert reply.status == 405 and not [name for name in reply.headers if name.lower().startswith("access-control")]
 
 
-def test_a_name_to_answer_to_that_is_none_is_refused(bare):
+def test_a_name_to_answer_to_that_is_none_is_refused_and_so_is_a_quota(bare):
     """It must not become the name of every Host and Origin that cannot be read."""
     for name in ("https://hub.example.org/", "", "a b"):
         done = bare.run("hub", "serve", "--port", "0", "--allow-host", name, check=False, timeout=20)
         assert done.returncode == 2 and "no host name" in done.stderr, name
+    for quota in (["--quota-max", "-1"], ["--quota-window", "0"], ["--quota-window", "nan"]):
+        assert bare.run("hub", "serve", "--port", "0", *quota, check=False, timeout=20).returncode == 2, quota
     assert not bare.home.exists()
 
 
