@@ -7284,7 +7284,7 @@ class Writer:
         job: list[Any] = [work]
         self.waiting.append(job)
         with self.lock:
-            if len(job) == 1:
+            while len(job) == 1:  # more may wait than share a commit
                 self._commit_waiting()
         if isinstance(job[1], Problem):
             raise job[1]
@@ -8548,19 +8548,25 @@ _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a p
 
 
 def erase_home(home: Home) -> list[str]:
-    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Raises OSError; BusyError while a drain works."""
+    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Only the holder of the drain's lock may call this."""
     import shutil
-    with Lock(home.path("drain.lock")) as lock:
-        if not lock.acquire(30.0):
-            raise BusyError("a drain is running: nothing was erased", "try again when it is done")
-        for name in list_folder(home.root):
-            path = home.path(name)
-            if _OWN_FILES.fullmatch(name):
-                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
+    for name in list_folder(home.root):
+        path = home.path(name)
+        if _OWN_FILES.fullmatch(name):
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
     left = list_folder(home.root)
     if not left and not os.path.islink(home.root):
         os.rmdir(home.root)
     return left
+
+
+def purge(home: Home, tell: Callable[[str], None]) -> list[str]:
+    """uninstall(), then erase_home(). Raises BusyError while a drain works: nothing was done then, for no program would be left to try again."""
+    with Lock(home.path("drain.lock")) as lock:
+        if not lock.acquire(30.0):
+            raise BusyError("a drain is running: nothing was uninstalled, nothing erased", "try again when it is done")
+        uninstall(home, tell)
+        return erase_home(home)
 
 
 # ==== 24. Checkup ===============================================================
@@ -9406,11 +9412,11 @@ def cmd_uninstall(home: Home, options: Any) -> int:
     there = os.path.isdir(home.root)
     if options.purge and there:
         ask_purge(home)
-    uninstall(home, say)
-    if options.purge and there:
-        left = erase_home(home)
+        left = purge(home, say)
         say("Erased %s%s" % (home.root, ", but for what is not memhook's: " + ", ".join(left) if left else ""))
-    elif there:
+        return EXIT_OK
+    uninstall(home, say)
+    if there:
         say("Your memories stay in %s (memhook uninstall --purge erases them)" % home.root)
     return EXIT_OK
 
