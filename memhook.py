@@ -8565,7 +8565,7 @@ def erase_home(home: Home) -> list[str]:
     return left
 
 
-def purge(home: Home, tell: Callable[[str], None]) -> list[str]:
+def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
     """uninstall(), then erase_home(). Raises BusyError while a drain works: nothing was done then, for no program would be left to try again."""
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(30.0):
@@ -9416,7 +9416,7 @@ def cmd_uninstall(home: Home, options: Any) -> int:
     there = os.path.isdir(home.root)
     if options.purge and there:
         ask_purge(home)
-        left = purge(home, say)
+        left = uninstall_and_erase(home, say)
         say("Erased %s%s" % (home.root, ", but for what is not memhook's: " + ", ".join(left) if left else ""))
         return EXIT_OK
     uninstall(home, say)

@@ -301,7 +301,7 @@ def test_a_purge_waits_for_a_drain_that_works(box):
     lock = memhook.Lock(str(box.home / "drain.lock"))
     assert lock.acquire()
     before = tree(box.root)
-    erased = threading.Thread(target=memhook.purge, args=(box.api, lambda text: None))
+    erased = threading.Thread(target=memhook.uninstall_and_erase, args=(box.api, lambda text: None))
     erased.start()
     erased.join(0.5)
     assert erased.is_alive() and tree(box.root) == before, "should it wait in vain, the program is still there to try again"
