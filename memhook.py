@@ -467,38 +467,39 @@ class Lock:
 # Promise:  one home per Claude config folder; nothing is created here but by install.
 # On error: StateError where consent.json or config.json cannot be read as what they are.
 
-SETTINGS: dict[str, Any] = {  # name -> default; config.json or MEMHOOK_<NAME> overrides
-    "quota_max": 60,  # segments that hooks may queue in a window
-    "quota_window": 60,  # seconds
-    "max_results": 6,  # of a search
-    "recall_units": 4_000,  # UTF-16 units that a session is told at its start; at most 9,000, for the client cuts at 10,000
-    "recall": "on",  # or "off": a session is told nothing at its start
-    "team_propose": "explicit",  # or "auto": every new memory is proposed to the team that was joined
-    "worktrees": "shared",  # or "separate": each worktree is a project of its own
-    "distiller": "offline",  # or "claude" (your own `claude -p`), "http" (a chat completions endpoint): writes digests
-    "distiller_url": "https://api.openai.com/v1",
-    "distiller_model": "",  # "" is haiku for claude, gpt-4o-mini for http
-    "distiller_key_file": "",  # a file that holds the key
-    "distiller_key_env": "",  # or the name of the variable that does
-    "distiller_seconds": 120.0,  # for one digest; then whatever runs for it is ended
-    "distiller_calls_per_day": 100,
-    "distiller_chars_per_day": 1_000_000,  # of prompts
-    "claude_credential": "login",  # or "api-key": a key goes to `claude -p`, which then bills it instead of the subscription
-    "embedder": "none",  # or "http": /v1/embeddings, or Ollama's /api/embed
-    "embedder_url": "https://api.openai.com/v1",
-    "embedder_model": "text-embedding-3-small",
-    "embedder_key_file": "",
-    "embedder_key_env": "",
-    "embedder_chars_per_day": 20_000_000,
-    "plain_http_hosts": "",  # machines, separated by commas, that may be sent text without encryption
-    "vector_weight": -1.0,  # share of meaning in a hybrid score; below 0 as measured: .3 for what was said, .5 for digests and notes
-    "text_weight": -1.0,  # share of words; below 0: what the vectors leave of 1
-    "min_score": 0.0,  # a result below this is left out, after words and vectors were combined
-    "disk_low_mb": 200,  # doctor warns when less is free
-}
+SETTING_ROWS: tuple[tuple[str, Any, str], ...] = (  # name, default, what it is; config.json or MEMHOOK_<NAME> overrides
+    ("quota_max", 60, "segments that hooks may queue in a window"),
+    ("quota_window", 60, "the window, in seconds"),
+    ("max_results", 6, "results of a search"),
+    ("recall_units", 4_000, "UTF-16 units that a session is told at its start; at most 9000, for the client cuts at 10000"),
+    ("recall", "on", "on, or off: a session is told nothing at its start"),
+    ("team_propose", "explicit", "explicit, or auto: every new memory is proposed to the team that was joined"),
+    ("worktrees", "shared", "shared, or separate: each worktree is a project of its own"),
+    ("distiller", "offline", "what writes digests: offline, claude (your own claude -p) or http (a chat completions endpoint)"),
+    ("distiller_url", "https://api.openai.com/v1", "the endpoint of the http distiller"),
+    ("distiller_model", "", "its model; empty: haiku for claude, gpt-4o-mini for http"),
+    ("distiller_key_file", "", "a file that holds its key; empty: none"),
+    ("distiller_key_env", "", "the variable that holds its key, in place of a file; empty: none"),
+    ("distiller_seconds", 120.0, "seconds for one digest; then whatever runs for it is ended"),
+    ("distiller_calls_per_day", 100, "digests asked for in a day"),
+    ("distiller_chars_per_day", 1_000_000, "characters of prompts in a day"),
+    ("claude_credential", "login", "login, or api-key: a key goes to claude -p, which then bills it and not the subscription"),
+    ("embedder", "none", "what makes vectors: none, or http (/v1/embeddings, or Ollama's /api/embed)"),
+    ("embedder_url", "https://api.openai.com/v1", "the endpoint of the embedder"),
+    ("embedder_model", "text-embedding-3-small", "its model"),
+    ("embedder_key_file", "", "a file that holds its key; empty: none"),
+    ("embedder_key_env", "", "the variable that holds its key, in place of a file; empty: none"),
+    ("embedder_chars_per_day", 20_000_000, "characters sent to it in a day"),
+    ("plain_http_hosts", "", "machines, separated by commas, that may be sent text without encryption; empty: none"),
+    ("vector_weight", -1.0, "share of meaning in a hybrid score; below 0 as measured: .3 for what was said, .5 for digests and notes"),
+    ("text_weight", -1.0, "share of words; below 0: what the vectors leave of 1"),
+    ("min_score", 0.0, "a result below this is left out, after words and vectors were combined"),
+    ("disk_low_mb", 200, "doctor warns when fewer MB are free"),
+)
+SETTINGS: dict[str, Any] = {name: default for name, default, _ in SETTING_ROWS}
 CHOICES: dict[str, tuple[str, ...]] = {  # the settings that are one of a few words
     "recall": ("on", "off"), "worktrees": ("shared", "separate"), "distiller": ("offline", "claude", "http"), "embedder": ("none", "http"),
-    "claude_credential": ("login", "api-key"),
+    "claude_credential": ("login", "api-key"), "team_propose": ("explicit", "auto"),
 }
 
 
@@ -8987,7 +8988,7 @@ def known_key(name: str) -> str:
     key = re.sub(r"\Amemhook_", "", name.strip().lower().replace("-", "_"))
     if key in SETTINGS:
         return key
-    near = get_close_matches(key, SETTINGS, 1, 0.4)
+    near = get_close_matches(key, SETTINGS, 1, 0.6)
     raise UsageError("no setting %s" % redact(name), ("the nearest is %s; " % near[0] if near else "") + "memhook config list shows all")
 
 
@@ -9000,7 +9001,8 @@ def _number_setting(key: str, text: str) -> Any:
             return value
     except (ValueError, OverflowError):
         pass
-    raise UsageError("%s is %s from %g to %g, not %s" % (key, "a whole number" if kind is int else "a number", least, most, redact(text)), "memhook config get %s" % key)
+    raise UsageError("%s is %s from %g to %g, not %s" % (key, "a whole number" if kind is int else "a number", least, most, redact(text)),
+                     "such as: memhook config set %s %g" % (key, SETTINGS[key]))
 
 
 def parse_setting(key: str, text: str) -> Any:
@@ -9008,7 +9010,7 @@ def parse_setting(key: str, text: str) -> Any:
     if not isinstance(SETTINGS[key], str):
         return _number_setting(key, text)
     if key in CHOICES and text not in CHOICES[key]:
-        raise UsageError("%s is %s, not %s" % (key, " or ".join(CHOICES[key]), redact(text)), "memhook config get %s" % key)
+        raise UsageError("%s is %s, not %s" % (key, " or ".join(CHOICES[key]), redact(text)), "memhook config set %s %s" % (key, "|".join(CHOICES[key])))
     if key.endswith("_url"):
         parse_endpoint(text, "embeddings" if key.startswith("embedder") else "chat/completions")
     elif redact_path(text) != text or re.search(r"[\x00-\x1f\x7f]", text):
@@ -9705,8 +9707,8 @@ def show_settings(home: Home, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    for name, row in found.items():
-        show("%-24s %-28s %s" % (name, row["value"], row["source"]))
+    for name, _, text in SETTING_ROWS:
+        show("%-24s %-28s %-12s %s" % (name, found[name]["value"], found[name]["source"], text))
 
 
 def cmd_config(home: Home, options: Any) -> int:
@@ -9726,7 +9728,9 @@ def cmd_config(home: Home, options: Any) -> int:
         show_json({"key": key, "value": home.setting(key), "source": home.source(key)}) if options.json else show(str(home.setting(key)))
     if options.action != "get":
         overruled = ", but MEMHOOK_%s in the environment wins over it" % key.upper() if home.source(key) == "environment" else ""
-        say("%s is %s%s" % (key, home.setting(key), overruled))
+        value = home.setting(key)
+        meant = "empty (%s)" % next(text for name, _, text in SETTING_ROWS if name == key) if value == "" else value
+        say("%s is %s%s" % (key, meant, overruled))
     return EXIT_OK
 
 
@@ -10055,7 +10059,7 @@ COMMANDS = (
             "memhook doctor\nmemhook doctor --json", _JSON),
     Command("config", cmd_config, "Show and change settings; an environment variable MEMHOOK_<KEY> wins over them.",
             "memhook config list\nmemhook config set recall off\nmemhook config set distiller claude",
-            Argument("action", choices=("list", "get", "set", "unset"), metavar="ACTION", help="what to do: list, get, set or unset"), Argument("key", nargs="?", metavar="KEY", help="a setting"),
+            Argument("action", nargs="?", default="list", choices=("list", "get", "set", "unset"), metavar="ACTION", help="what to do: list (where nothing is said), get, set or unset"), Argument("key", nargs="?", metavar="KEY", help="a setting"),
             Argument("value", nargs="?", metavar="VALUE", help="its new value"),
             Argument("--consent", metavar="PHRASE", help="the words I CONSENT, for a setting that sends text to a model"), _JSON),
     Command("distil", cmd_distil, "Have the model write the digests of memories that still have an offline one.", "memhook distil --since 30d",

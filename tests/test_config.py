@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 
 import pytest
 
@@ -28,7 +29,8 @@ def config(box, *args, code=0, asks=False):
         done = box.run("config", *args, check=False, start_new_session=True)
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
-    before, out, err = dict(os.environ), io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    before, stdin, out, err = dict(os.environ), sys.stdin, io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    sys.stdin = io.TextIOWrapper(io.BytesIO(), "utf-8")  # pytest's own is none that could be set to UTF-8
     os.environ.clear()
     os.environ.update(box.env)
     try:
@@ -37,6 +39,7 @@ def config(box, *args, code=0, asks=False):
     except SystemExit as error:
         ended = error.code
     finally:
+        sys.stdin = stdin
         os.environ.clear()
         os.environ.update(before)
     said = [(stream.flush(), stream.buffer.getvalue().decode("utf-8"))[1] for stream in (out, err)]
@@ -58,9 +61,11 @@ def places(box):
 def test_list_shows_every_setting_with_its_value_and_where_that_comes_from(box):
     (box.home / "config.json").write_text('{"max_results": 9, "recall": "off"}')
     box.env["MEMHOOK_RECALL"] = "on"
-    lines = [line.split() for line in config(box, "list")[0].splitlines()]
-    assert [line[0] for line in lines] == NAMES
-    assert ["max_results", "9", "file"] in lines and ["recall", "on", "environment"] in lines and ["quota_max", "60", "default"] in lines
+    lines = [" ".join(line.split()) for line in config(box, "list")[0].splitlines()]
+    assert [line.split()[0] for line in lines] == NAMES
+    assert "max_results 9 file results of a search" in lines and "quota_max 60 default segments that hooks may queue in a window" in lines
+    assert any(line.startswith("recall on environment on, or off: ") for line in lines)
+    assert config(box) == config(box, "list")
     found = json.loads(config(box, "list", "--json")[0])
     assert list(found) == NAMES and found["max_results"] == {"value": 9, "source": "file", "default": 6}
 
@@ -108,12 +113,23 @@ def test_an_unknown_key_is_refused_with_the_nearest(box, key, near):
 
 
 def test_a_key_that_is_like_no_other_is_refused_too(box):
-    assert "config list" in config(box, "get", "zzzzqqqq", code=2)[1]
+    for key in ("zzzzqqqq", "nope"):
+        assert config(box, "get", key, code=2)[1] == "memhook: no setting %s\n         memhook config list shows all\n" % key
+
+
+def test_a_value_that_is_none_of_the_words_is_answered_with_the_command_that_is_right(box):
+    assert config(box, "set", "recall", "maybe", code=2)[1] == "memhook: recall is on or off, not maybe\n         memhook config set recall on|off\n"
+    assert "such as: memhook config set max_results 6" in config(box, "set", "max_results", "many", code=2)[1]
+
+
+def test_an_empty_value_is_told_with_what_it_stands_for(box):
+    config(box, "set", "distiller_model", "llama3.2")
+    assert config(box, "unset", "distiller_model") == ("", "distiller_model is empty (its model; empty: haiku for claude, gpt-4o-mini for http)\n")
 
 
 @pytest.mark.parametrize("key,value", [
     ("max_results", "many"), ("max_results", "0"), ("max_results", "51"), ("max_results", "1.5"), ("max_results", ""), ("max_results", "1e9"), ("quota_max", "-1"),
-    ("recall", "maybe"), ("recall", ""), ("recall", "ON"), ("distiller", "openai"), ("embedder", "yes"), ("worktrees", "x"), ("claude_credential", "both"),
+    ("recall", "maybe"), ("recall", ""), ("recall", "ON"), ("distiller", "openai"), ("embedder", "yes"), ("worktrees", "x"), ("team_propose", "maybe"), ("claude_credential", "both"),
     ("vector_weight", "2"), ("vector_weight", "nan"), ("min_score", "inf"), ("min_score", "-0.1"), ("recall_units", "9001"), ("distiller_seconds", "0"),
     ("distiller_url", "not an address"), ("embedder_url", "ftp://x"), ("distiller_key_env", "sk-1 2"), ("distiller_key_env", "A=B"), ("distiller_model", "a\nb"),
 ])
@@ -129,7 +145,7 @@ def test_a_key_given_as_a_value_is_refused_and_repeated_nowhere(box, key):
     assert secret not in out + err and stored(box) is None
 
 
-@pytest.mark.parametrize("args", [(), ("list", "x"), ("get",), ("get", "recall", "on"), ("set", "recall"), ("unset",), ("unset", "recall", "on"), ("nonsense",)])
+@pytest.mark.parametrize("args", [("list", "x"), ("get",), ("get", "recall", "on"), ("set", "recall"), ("unset",), ("unset", "recall", "on"), ("nonsense",)])
 def test_a_wrong_number_of_words_is_a_usage_error(box, args):
     config(box, *args, code=2)
 
