@@ -6749,19 +6749,15 @@ def team_troubles(home: Home) -> list[tuple[str, str, str]]:
 
 HUB_FORMAT = 1
 HUB_PORT = 8377
-HUB_THREADS = 64  # connections served at once; the longest idle one makes room for a new one
+HUB_THREADS = 64  # connections served at once; the one that waits longest makes room for a new one
 HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
-HUB_READ_SECONDS = 10.0  # for a request's head, and again for its body, from the first byte to the last
-HUB_IDLE_SECONDS = 60.0  # between two requests
-HUB_SEND_SECONDS = 10.0
-HUB_LINGER_SECONDS = 2.0  # how long the rest of a refused body is thrown away, so that the client gets to read why
+HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
 HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads
 HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
 HUB_PAGE = 100  # rows of an answer, unless asked for fewer
 HUB_PAGE_CHARS = 1 << 20  # of contents in an answer
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
-HUB_GROUP = 64  # intakes that share a commit
 HUB_CHECKPOINT_PAGES = 4_000  # 16 MB: intakes rewrite the same few pages, and a longer log moves each of them once
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
 GOVERNOR = "hub:govern"  # who decides by policy; no token can have this name
@@ -7298,7 +7294,7 @@ class Writer:
 
     def _commit_waiting(self) -> None:
         import sqlite3
-        jobs = [self.waiting.popleft() for _ in range(min(len(self.waiting), HUB_GROUP))]
+        jobs = [self.waiting.popleft() for _ in range(len(self.waiting))]  # at most one of each thread
         results: list[Any] = [Problem(500, "the hub failed; this was not done")] * len(jobs)
         try:
             with transaction(self.db):
@@ -7344,23 +7340,18 @@ class Hub:
 
 
 class HubRequest:
-    """One request. `headers` have lower-case names; `keep`: the client may use the connection again."""
+    """What the API sees of a request; HubHandler fills it in, anew for each.
 
-    __slots__ = ("method", "path", "query", "headers", "keep", "length", "body", "caller", "route", "whole")
+    command: GET, POST, ...; path: without the query; query: {name: value}; headers: http.server's, read by header(); body: None until all
+    of it has come; caller: None where anybody may ask; route: the function that answers, None where none is found.
+    """
 
-    def __init__(self, method: str, target: str, headers: dict[str, str], keep: bool) -> None:
-        self.method, self.headers, self.keep = method, headers, keep
-        from urllib.parse import parse_qsl
-        self.path, _, query = target.partition("?")
-        try:
-            self.query = dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=16)) if query else {}
-        except ValueError:
-            raise Problem(400, "the query cannot be read")
-        self.length = 0
-        self.body = b""
-        self.caller: Optional[Caller] = None
-        self.route: Any = None  # the function that answers
-        self.whole = False  # the body was read, and the next request may follow
+    def header(self, name: str) -> str:
+        """A header's value, "" where there is none. Raises Problem 400 where it stands twice: two programs could read that in two ways."""
+        values = self.headers.get_all(name, [""])
+        if len(values) > 1:
+            raise Problem(400, "a header stands twice")
+        return values[0].strip(" \t")
 
     def number(self, name: str, default: int) -> int:
         text = self.query.get(name, "")
@@ -7373,26 +7364,30 @@ class HubRequest:
         return max(1, min(HUB_PAGE, self.number("limit", HUB_PAGE)))
 
 
-_HEADER_LINES = r"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*(?:\r\n(?!\Z)|\Z)){0,64}"  # no folded lines, no control characters
-_SINGLE_HEADERS = ("host", "content-length", "transfer-encoding", "authorization", "expect")  # twice, two programs could read them in two ways
+# no folded lines, no control characters, no CR or LF alone: a program before the hub could read these in another way than http.server does
+_HEAD = rb"[A-Z]{1,16} /[!-~]{0,8000} HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 
 
-def parse_head(head: bytes) -> HubRequest:
-    """A request's first line and headers (RFC 9112), strictly: what could be read in two ways is refused. Raises Problem 400."""
-    text = head.decode("latin-1")
-    line, _, rest = text.partition("\r\n")
-    first = re.fullmatch(r"([A-Z]{1,16}) (/[!-~]{0,8000}) HTTP/1\.([01])", line)
-    if not first or not re.fullmatch(_HEADER_LINES, rest):
+def read_head(stream: Any) -> bytes:
+    """A request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
+    head = line = stream.readline(HUB_HEAD_BYTES + 1)
+    while line not in (b"", b"\r\n") and len(head) <= HUB_HEAD_BYTES:
+        line = stream.readline(HUB_HEAD_BYTES + 1 - len(head))
+        head += line
+    if len(head) > HUB_HEAD_BYTES:
+        raise Problem(431, "the head is longer than %d bytes" % HUB_HEAD_BYTES)
+    if head and not re.fullmatch(_HEAD, head):
         raise Problem(400, "this is no HTTP/1.1 request")
-    headers: dict[str, str] = {}
-    for line in rest.split("\r\n") if rest else ():
-        name, _, value = line.partition(":")
-        name = name.lower()
-        if name in headers and name in _SINGLE_HEADERS:
-            raise Problem(400, "a header stands twice")
-        headers[name] = value.strip(" \t")
-    closes = "close" in headers.get("connection", "").lower()
-    return HubRequest(first.group(1), first.group(2), headers, first.group(3) == "1" and not closes)
+    return head
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """Raises Problem 400."""
+    from urllib.parse import parse_qsl
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=16)) if text else {}
+    except ValueError:
+        raise Problem(400, "the query cannot be read")
 
 
 def host_name(text: str) -> str:
@@ -7405,7 +7400,7 @@ def body_length(request: HubRequest, takes_body: bool) -> int:
     """How many bytes follow the head. Raises Problem 411, 413, 400 before one of them is read."""
     if "transfer-encoding" in request.headers:
         raise Problem(411, "send the body whole, with a Content-Length")
-    text = request.headers.get("content-length", "")
+    text = request.header("content-length")
     if not text and takes_body:
         raise Problem(411, "a Content-Length is needed")
     if text and not re.fullmatch(r"[0-9]{1,18}", text):
@@ -7503,24 +7498,25 @@ def find_route(method: str, path: str) -> tuple[str, Callable[[Hub, HubRequest],
     raise Problem(405, "this cannot be done here", Allow=", ".join(route[0] for route in here))
 
 
-def admit(hub: Hub, request: HubRequest, address: str) -> None:
-    """Everything that can be said of a request before its body is read. Raises Problem."""
+def admit(hub: Hub, request: HubRequest, address: str) -> int:
+    """Everything that can be said of a request before its body is read; -> the body's length. Raises Problem."""
     local = ("localhost", "127.0.0.1", "::1") if address in ("127.0.0.1", "::1") else (address,)
-    for name in ("host", "origin"):
-        if name in request.headers and host_name(request.headers[name]) not in local + hub.hosts:
-            raise Problem(403, "this host does not answer to that name")
-    if "host" not in request.headers:
+    if not request.header("host"):
         raise Problem(400, "a Host header is needed")
-    role, request.route = find_route(request.method, request.path)
+    for name in filter(None, map(request.header, ("host", "origin"))):
+        if host_name(name) not in local + hub.hosts:
+            raise Problem(403, "this host does not answer to that name")
+    role, request.route = find_route(request.command, request.path)
     if role:
-        request.caller = hub.read(find_caller, request.headers.get("authorization", ""))
+        request.caller = hub.read(find_caller, request.header("authorization"))
         if role == "admin" and request.caller.role != "admin":
             raise Problem(403, "an admin's token is needed")
     intake = request.route is api_propose
-    request.length = body_length(request, intake)
+    length = body_length(request, intake)
     wait_seconds = hub.quota.take(request.caller.token) if intake else 0.0
     if wait_seconds:
         raise Problem(429, "too many candidates in a short time", Retry_After=str(int(wait_seconds) + 1))
+    return length
 
 
 HUB_BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of one request; the others go on
@@ -7543,148 +7539,123 @@ def render_problem(problem: Problem, headers: dict[str, str]) -> bytes:
     return render_answer(problem.status, value, {**headers, **problem.headers}, "application/problem+json")
 
 
-class HubConnection:
-    """One client's connection, in a thread of its own: requests in, answers out."""
+class HubHandler(HubRequest):
+    """One client's connection, in a thread of its own; to be mixed into http.server's BaseHTTPRequestHandler, which reads heads."""
 
-    __slots__ = ("socket", "server", "hub", "buffer")
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = HUB_WAIT_SECONDS
 
-    def __init__(self, sock: Any, server: Any) -> None:
-        self.socket, self.server, self.hub = sock, server, server.hub
-        self.buffer = b""  # came, and is not looked at yet
+    def setup(self) -> None:
+        super().setup()
+        self.stream = self.rfile  # what the client sends; `rfile` is only the head of one request, checked
 
-    def serve_one(self) -> bool:
-        """Read one request and answer it; -> whether there may be another."""
+    def finish(self) -> None:
+        self.stream.close()
+        super().finish()
+
+    def handle_one_request(self) -> None:
+        """Read a request and answer it; `close_connection` tells whether there may be another."""
+        import io
         import sqlite3
-        request = None
-        try:
-            self.server.starts_waiting(self)
-            head = self.read_head()
-            if head is None:
-                return False
-            request = parse_head(head)
-            admit(self.hub, request, self.socket.getsockname()[0])
-            request.body = self.read_body(request)
-            self.server.done_waiting(self)
-            status, value = request.route(self.hub, request)
-        except Problem as problem:
-            return self.refuse(request, problem)
-        except sqlite3.Error as error:
-            log(self.hub.home, "hub-database", error=type(error).__name__)
-            return self.refuse(request, Problem(503, "the hub cannot read its database now", Retry_After="1"))
-        except HUB_BUGS as error:
-            log(self.hub.home, "hub-bug", error=type(error).__name__, where=_where(error))
-            return self.refuse(request, Problem(500, "the hub failed"))
-        keep = request.keep and not self.server.stopping
-        self.send(render_answer(status, value, {} if keep else {"Connection": "close"}))
-        return keep
-
-    def refuse(self, request: Optional[HubRequest], problem: Problem) -> bool:
-        """Send a problem. A connection with an unread body is no use any more."""
-        keep = request is not None and request.whole and request.keep and not self.server.stopping
-        self.server.done_waiting(self)
-        log(self.hub.home, "hub-refused", status=problem.status, route=request.route.__name__ if request and request.route else "",
-            token=request.caller.token if request and request.caller else "")
-        self.send(render_problem(problem, {} if keep else {"Connection": "close"}))
-        if not keep:
-            self.linger()
-        return keep
-
-    def read_head(self) -> Optional[bytes]:
-        """The next request's head without the empty line; None where the client has no more requests. Raises Problem 408, 431."""
-        deadline = time.monotonic() + (HUB_READ_SECONDS if self.buffer else HUB_IDLE_SECONDS)
-        while b"\r\n\r\n" not in self.buffer:
-            if len(self.buffer) > HUB_HEAD_BYTES:
-                raise Problem(431, "the head is longer than %d bytes" % HUB_HEAD_BYTES)
-            fresh = not self.buffer
-            data = self.receive(deadline)
-            if not data:
-                return None
-            if fresh:
-                deadline = time.monotonic() + HUB_READ_SECONDS
-            self.buffer += data
-        head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
-        return head
-
-    def read_body(self, request: HubRequest) -> bytes:
-        """As many bytes as were announced. Raises Problem 408; ConnectionError where the client goes before the last of them."""
-        if request.length and not self.buffer and request.headers.get("expect", "").lower() == "100-continue":
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        deadline = time.monotonic() + HUB_READ_SECONDS
-        parts, missing = [self.buffer], request.length - len(self.buffer)
-        while missing > 0:
-            data = self.receive(deadline)
-            if not data:
-                raise ConnectionError("the body has no end")
-            parts.append(data)
-            missing -= len(data)
-        body = b"".join(parts)
-        self.buffer = body[request.length:]
-        request.whole = True
-        return body[:request.length]
-
-    def receive(self, deadline: float) -> bytes:
-        """Some bytes, b"" at the end. Raises Problem 408 at the deadline; a connection on which nothing has come just ends."""
-        import socket
-        self.socket.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            return self.socket.recv(65_536)
-        except socket.timeout:
-            if not self.buffer:
-                return b""
-            raise Problem(408, "the request took too long to arrive")
-
-    def send(self, data: bytes) -> None:
-        self.socket.settimeout(HUB_SEND_SECONDS)
-        self.socket.sendall(data)
-
-    def linger(self) -> None:
-        """Read on for a moment after a refusal: closing with unread bytes would reset the connection under the answer."""
-        import socket
+        self.caller = self.route = self.body = None
         self.server.starts_waiting(self)
-        self.socket.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + HUB_LINGER_SECONDS
-        while time.monotonic() < deadline:
-            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
-            if not self.socket.recv(1 << 20):
-                return
+        try:
+            self.rfile = io.BytesIO(read_head(self.stream))
+            super().handle_one_request()
+        except Problem as problem:
+            self.refuse(problem)
+        except sqlite3.Error as error:
+            log(self.server.hub.home, "hub-database", error=type(error).__name__)
+            self.refuse(Problem(503, "the hub cannot read its database now", Retry_After="1"))
+        except HUB_BUGS as error:
+            log(self.server.hub.home, "hub-bug", error=type(error).__name__, where=_where(error))
+            self.refuse(Problem(500, "the hub failed"))
+        finally:
+            self.server.waiting.pop(self, None)
+
+    def answer(self) -> None:
+        """What http.server calls when it has read a head. Its own `path` has no second slash at the start."""
+        self.path, _, query = self.requestline.split(" ")[1].partition("?")
+        self.query = parse_query(query)
+        self.body = self.read_body(admit(self.server.hub, self, self.connection.getsockname()[0]))
+        self.server.waiting.pop(self, None)
+        status, value = self.route(self.server.hub, self)
+        self.wfile.write(render_answer(status, value, self.last_headers()))
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
+
+    def read_body(self, length: int) -> bytes:
+        """Raises ConnectionError where the client goes before its last byte."""
+        if length and self.header("expect").lower() == "100-continue":
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = self.stream.read(length)
+        if len(body) < length:
+            raise ConnectionError("the body has no end")
+        return body
+
+    def last_headers(self) -> dict[str, str]:
+        """What an answer says of the connection's end, which is decided here."""
+        self.close_connection = self.close_connection or self.body is None or self.server.stopping
+        return {"Connection": "close"} if self.close_connection else {}
+
+    def refuse(self, problem: Problem) -> None:
+        """Send a problem. A connection with an unread body is no use any more."""
+        import socket
+        self.server.waiting.pop(self, None)
+        log(self.server.hub.home, "hub-refused", status=problem.status, route=self.route.__name__ if self.route else "",
+            token=self.caller.token if self.caller else "")
+        self.wfile.write(render_problem(problem, self.last_headers()))
+        if self.close_connection:  # and to close it with unread bytes would reset it under the answer
+            self.server.starts_waiting(self)
+            self.connection.shutdown(socket.SHUT_WR)
+            while self.connection.recv(1 << 20):
+                pass
+
+    def send_error(self, code: int, message: Any = None, explain: Any = None) -> None:
+        """What http.server finds wrong by itself; its message has text of the request."""
+        raise Problem(int(code), "this is no request that the hub can answer")
+
+    def handle_expect_100(self) -> bool:
+        return True  # read_body() says it, once the body is wanted
+
+    def log_message(self, format: str, *values: Any) -> None:
+        pass  # log() has what matters, and nothing of the request
 
 
 class HubServer:
-    """The listening side: a thread for each connection.
+    """The listening side: a thread for each connection; to be mixed into http.server's ThreadingHTTPServer.
 
     At most HUB_THREADS connections are open. One more takes the place of the one that has been waiting longest for a request, or for
     the rest of one: idle and slow clients cost their own connection, never another's. Where all are at work, 503.
     """
 
-    def __init__(self, hub: Hub, host: str, port: int) -> None:
+    def __init__(self, hub: Hub, host: str, port: int, handler: Any) -> None:
         """Listen. Raises StateError where the port is taken or the host is not this machine's."""
         import socket
         import threading
+        super().__init__((host, port), handler, bind_and_activate=False)
+        self.socket.close()  # create_server() knows better what each system needs, and looks up no name of the host's
         try:
             self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1_024)
         except (OSError, OverflowError) as error:
             raise StateError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
         self.hub, self.port = hub, self.socket.getsockname()[1]
-        self.stopping = False
+        self.stopping = self.finished = False
+        self.socket.settimeout(0.1)  # so long handle_request() waits; then it is seen whether to stop
         self.slots = threading.Semaphore(HUB_THREADS)
-        self.guard = threading.Lock()
-        self.waiting: dict[HubConnection, None] = {}  # in the order in which they began to wait
+        self.waiting: dict[HubHandler, None] = {}  # in the order in which they began to wait
 
-    def starts_waiting(self, connection: HubConnection) -> None:
-        with self.guard:
-            self.waiting[connection] = None
-            if self.stopping:
-                self.hang_up(connection)
+    def starts_waiting(self, handler: HubHandler) -> None:
+        self.waiting[handler] = None
+        if self.stopping:
+            self.hang_up(handler)
 
-    def done_waiting(self, connection: HubConnection) -> None:
-        with self.guard:
-            self.waiting.pop(connection, None)
-
-    def hang_up(self, connection: HubConnection) -> None:
+    def hang_up(self, handler: HubHandler) -> None:
         """End a connection after what has come already: a request that is there is still answered."""
         import socket
         try:
-            connection.socket.shutdown(socket.SHUT_RD)
+            handler.connection.shutdown(socket.SHUT_RD)
         except OSError:
             pass  # it has ended by itself
 
@@ -7692,61 +7663,52 @@ class HubServer:
         """Get a place for one more connection; False where every thread is at work."""
         if self.slots.acquire(blocking=False):
             return True
-        with self.guard:
-            oldest = next(iter(self.waiting), None)
-            if oldest is not None:
-                del self.waiting[oldest]
-                self.hang_up(oldest)
+        for oldest in list(self.waiting)[:1]:
+            self.waiting.pop(oldest, None)
+            self.hang_up(oldest)
         return self.slots.acquire(timeout=HUB_ROOM_SECONDS)
 
-    def accept(self) -> bool:
-        """Take one connection; False where none has come."""
-        import threading
-        try:
-            sock, _ = self.socket.accept()
-        except OSError:
-            return False
+    def get_request(self) -> tuple[Any, Any]:
+        """One more connection, in its place. Raises OSError, which socketserver passes over."""
+        sock, address = super().get_request()
         if self.make_room():
-            threading.Thread(target=self.converse, args=(sock,), daemon=True).start()
-            return True
+            return sock, address
         with sock:
-            try:
-                sock.settimeout(0.1)
-                sock.sendall(render_problem(Problem(503, "the hub is busy", Retry_After="1"), {"Connection": "close"}))
-            except OSError:
-                pass  # it has gone
-        return True
+            sock.settimeout(0.1)
+            sock.sendall(render_problem(Problem(503, "the hub is busy", Retry_After="1"), {"Connection": "close"}))
+        raise ConnectionError("every thread is at work")
 
-    def converse(self, sock: Any) -> None:
-        """A connection from its first request to its last."""
-        import socket
-        connection = HubConnection(sock, self)
+    def shutdown_request(self, request: Any) -> None:
+        """What socketserver calls once for each connection that get_request() gave it."""
+        self.slots.release()
+        super().shutdown_request(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while connection.serve_one():
-                pass
+            super().finish_request(request, client_address)
         except OSError:
             pass  # the client has gone, or was made to go
-        finally:
-            self.done_waiting(connection)
-            sock.close()
-            self.slots.release()
+
+    def handle_timeout(self) -> None:
+        self.finished = self.stopping  # whoever had connected is served
 
     def serve(self) -> None:
         """Until `stopping`; then take what has connected already, answer every request that has come, and wait for the threads."""
-        self.socket.settimeout(0.1)
-        while not self.stopping:
-            self.accept()
-        self.socket.settimeout(0.0)
-        while self.accept():
-            pass
-        self.socket.close()
-        with self.guard:
-            for connection in self.waiting:
-                self.hang_up(connection)
+        while not self.finished:
+            self.handle_request()
+        self.server_close()
+        for handler in list(self.waiting):  # whoever begins to wait from now on hangs up by itself
+            self.hang_up(handler)
         deadline = time.monotonic() + HUB_DRAIN_SECONDS
         for _ in range(HUB_THREADS):
             self.slots.acquire(timeout=max(0.0, deadline - time.monotonic()))
+
+
+def listen(hub: Hub, host: str, port: int) -> HubServer:
+    """The server. Its classes are made where one is needed: http.server takes long to load. Raises StateError."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    handler = type("Handler", (HubHandler, BaseHTTPRequestHandler), {})
+    return type("Server", (HubServer, ThreadingHTTPServer), {})(hub, host, port, handler)
 
 
 def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> int:
@@ -7755,12 +7717,12 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     tokens = hub.read(list_tokens)
     if not is_local(host) and all(token["revoked"] for token in tokens):
         raise StateError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
-    server = HubServer(hub, host, port)
+    server = listen(hub, host, port)
     ended: list[int] = []
 
     def end(number: int, frame: Any) -> None:
         ended.append(number)
-        server.stopping = True
+        server.stopping, server.timeout = True, 0.0
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)

@@ -4,6 +4,7 @@ import json
 import pathlib
 import random
 import socket
+import sqlite3
 import time
 
 import pytest
@@ -161,32 +162,78 @@ def test_a_chunked_body_or_one_without_a_length_is_411(hub):
         assert code(hub.raw(head(hub, "POST", "/api/candidates", *lines, token=hub.token("ann")) + b"5\r\n{\"a\":\r\n0\r\n\r\n")) == 411, lines
 
 
-def test_slow_heads_and_bodies_are_ended_and_hold_up_nobody(hub):
-    token = hub.token("ann")
-    starts = [head(hub, "POST", "/api/candidates", "Content-Length: 5000", token=token), b"GET /healthz HTTP/1.1\r\n"]
-    links = [socket.create_connection(("127.0.0.1", hub.port), timeout=0.2) for _ in range(40)]
-    for number, link in enumerate(links):
-        link.sendall(starts[number % 2])
-    ended, begin, served = {}, time.monotonic(), 0
-    while len(ended) < len(links) and time.monotonic() - begin < 60:
+def drip(link):
+    """Send one more byte; -> the status where the hub answers already, 0 where it has hung up, None where it waits."""
+    try:
+        link.sendall(b"x")
+        link.setblocking(False)
+        return code(link.recv(65_536))
+    except BlockingIOError:
+        return None
+    except OSError:
+        return 0
+    finally:
+        link.setblocking(True)
+
+
+def test_slow_heads_and_bodies_make_room_for_others_the_oldest_first(hub):
+    starts = [head(hub, "POST", "/api/candidates", "Content-Length: 5000", token=hub.token("ann")), b"GET /healthz HTTP/1.1\r\n"]
+    links, ended = [], {}
+    for number in range(2 * memhook.HUB_THREADS):
+        links.append(socket.create_connection(("127.0.0.1", hub.port), timeout=30))
+        links[-1].sendall(starts[number % 2])
+    for _ in range(8):
         assert hub.ask("GET", "/healthz").status == 200
-        served += 1
-        for number, link in enumerate(links):
-            if number in ended:
-                continue
-            try:
-                link.sendall(b"x")
-                link.setblocking(False)
-                ended[number] = code(link.recv(65_536))
-            except BlockingIOError:
-                pass
-            except OSError:
-                ended[number] = 0
-        time.sleep(0.25)
-    assert len(ended) == len(links) and set(ended.values()) <= {408, 0} and served > 5
-    assert time.monotonic() - begin > memhook.HUB_READ_SECONDS * 0.7  # a slow but honest client has its time
+        for number in set(range(len(links))) - set(ended):
+            status = drip(links[number])
+            ended.update({} if status is None else {number: status})
+        time.sleep(0.1)
+    assert set(ended.values()) <= {0, 400} and set(ended) >= set(range(memhook.HUB_THREADS)) and len(ended) < len(links)
     for link in links:
         link.close()
+
+
+def test_a_request_of_which_nothing_more_comes_is_hung_up_on(hub):
+    with socket.create_connection(("127.0.0.1", hub.port), timeout=60) as link:
+        link.sendall(b"GET /healthz HTTP/1.1\r\nHost: loc")
+        begin = time.monotonic()
+        assert link.recv(1) == b"" and time.monotonic() - begin > memhook.HUB_WAIT_SECONDS * 0.7  # a slow but honest client has its time
+
+
+def test_where_every_thread_is_at_work_one_more_is_503_and_all_others_are_answered(hub):
+    token = hub.token("ann")
+    body = json.dumps({"title": "T", "content": "While another program writes."}).encode()
+    writer = sqlite3.connect(str(hub.path), isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    links = [socket.create_connection(("127.0.0.1", hub.port), timeout=60) for _ in range(memhook.HUB_THREADS)]
+    for link in links:
+        link.sendall(head(hub, "POST", "/api/candidates", "Content-Length: %d" % len(body), "Connection: close", token=token) + body)
+    begin = time.monotonic()
+    while hub.ask("GET", "/healthz").status == 200 and time.monotonic() - begin < 5:
+        time.sleep(0.05)  # until the last of them is read
+    reply = hub.ask("GET", "/healthz")
+    assert (reply.status, reply.headers["Content-Type"], reply.headers["Retry-After"]) == (503, PROBLEM, "1")
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert [code(link.recv(65_536)) for link in links] == [201] * len(links)
+    for link in links:
+        link.close()
+
+
+def test_what_is_no_request_gets_a_problem_too(hub):
+    for data, status in ((b"GET / HTTP/2.0\r\n\r\n", 400), (b"BREW /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 501), (b"x" * 100_000, 431)):
+        answer = hub.raw(data)
+        assert code(answer) == status and b"Content-Type: application/problem+json\r\n" in answer and b"BREW" not in answer
+
+
+def test_the_body_is_asked_for_only_where_it_is_wanted(hub):
+    lines = ("POST", "/api/candidates", "Expect: 100-continue")
+    with socket.create_connection(("127.0.0.1", hub.port), timeout=30) as link:
+        link.sendall(head(hub, *lines, "Content-Length: 2", token=hub.token("ann")))
+        assert link.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        link.sendall(b"{}")
+        assert code(link.recv(65_536)) == 400
+    assert code(hub.raw(head(hub, *lines, "Content-Length: 300000", token=hub.token("ann")))) == 413
 
 
 def test_a_client_that_leaves_before_its_body_is_whole_stores_nothing(hub):
@@ -248,12 +295,20 @@ def test_a_head_that_two_programs_could_read_in_two_ways_is_refused(hub):
     post = ("POST", "/api/candidates")
     length = "Content-Length: %d" % len(body)
     for lines in ((length, "Content-Length: 5"), (length, length), (length, "Transfer-Encoding: chunked"), (length, "Host: evil.example"), (length, " folded: 1"), (length, "Bad Name: 1"),
-                  (length, "Content-Length : 5"), (length, ": empty"), (length, "X: a\x00b"), (length, "X: a\nContent-Length: 5"), (length, "X: a\rb"), ("Content-Length: 3 8",)):
+                  (length, "Content-Length : 5"), (length, ": empty"), (length, "X: a\x00b"), (length, "X: a\nContent-Length: 5"), (length, "X: a\rb"), ("X: a\r" + length,), ("Content-Length: 3 8",)):
         answer = hub.raw(head(hub, *post, *lines, token=hub.token("ann")) + body)
         assert code(answer) in (400, 411) and answer.count(b"Content-Type:") == 1, lines
     assert "Smuggled." not in hub.statuses()
     for data in (b"\r\n\r\n", b"GET\r\n\r\n", b"GET /healthz HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", bytes(range(256)) + b"\r\n\r\n"):
         assert code(hub.raw(data)) in (0, 400, 505), data
+
+
+def test_a_head_that_ends_before_its_end_decides_nothing(hub):
+    id = hub.propose(hub.token("ann"), "Nobody has decided.").json["id"]
+    whole = head(hub, "POST", "/api/candidates/%s/promote" % id, "Content-Length: 0", token=hub.admin())
+    for length in (len(whole) - 1, len(whole) - 2, len(whole) - 4, len(whole) - 5, 40):
+        assert code(hub.raw(whole[:length])) in (0, 400), length
+    assert hub.statuses()["Nobody has decided."] == "inbox"
 
 
 def test_a_head_without_end_is_refused_and_never_in_memory(hub):
