@@ -7946,7 +7946,10 @@ class Settings:
         self._check()
 
     def to_bytes(self) -> bytes:
-        return self.mark + self.text.encode("utf-8")
+        try:
+            return self.mark + self.text.encode("utf-8")
+        except UnicodeEncodeError:  # of a path of ours: what was there is UTF-8
+            raise InstallError("a folder's name is not UTF-8, so JSON cannot hold the hooks", "install from, and into, folders whose names are UTF-8 (CLAUDE_CONFIG_DIR, MEMHOOK_HOME)")
 
     @property
     def root(self) -> Span:

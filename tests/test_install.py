@@ -765,3 +765,15 @@ def test_two_uninstalls_at_once_are_one(box):
     for thread in threads:
         thread.join()
     assert settings(box) == SETTINGS and sorted(os.listdir(box.config)) == ["memhook-data", "settings.json"]
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(tmp_path):
+    try:
+        os.makedirs(os.fsencode(tmp_path) + b"/latin\xe9")
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    box = Box(os.fsdecode(os.fsencode(tmp_path) + b"/latin\xe9"))
+    (box.config / "settings.json").write_bytes(b'{"model": "opus"}')
+    done = box.run("install", "--consent", "I CONSENT", "--no-mcp", check=False)
+    assert done.returncode == 1 and "is not UTF-8" in done.stderr and "bug" not in done.stderr
+    assert (box.config / "settings.json").read_bytes() == b'{"model": "opus"}' and not (box.home / "consent.json").exists()
