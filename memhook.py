@@ -810,6 +810,9 @@ class Turn:
         return cls(*stored[:9])
 
 
+TURN_TYPES = (str, str, str, int, int, (int, float, type(None)), str, str, str)  # as Turn.to_json
+
+
 class Context:
     """What the lines read so far mean for the next: {"at", "cwd", "branch", "old", "spoken", "queue", "tools", "parents"}."""
 
@@ -1695,19 +1698,25 @@ class Checkpoint:
         numbers = (int, float)
         for name in cls.__slots__:
             default, value = getattr(checkpoint, name), stored[name]
-            wanted = dict if name == "context" else numbers if isinstance(default, numbers) else type(default)
+            wanted = dict if name == "context" else numbers if isinstance(default, float) else type(default)
             if default is not None and not isinstance(value, wanted):
                 raise TypeError(name)
             if isinstance(default, list) and default and [type(part) for part in value] != [type(part) for part in default]:
                 raise TypeError(name)
             setattr(checkpoint, name, value)
+        for name, types in _CHECKPOINT_ROWS.items():
+            if not all(isinstance(row, list) and len(row) == len(types) and all(map(isinstance, row, types)) for row in stored[name]):
+                raise TypeError(name)
+        if checkpoint.parsed < 0 or not all(isinstance(project, str) for project in checkpoint.projects.values()):
+            raise ValueError("parsed, projects")
         if checkpoint.pending is not None and [type(part) for part in checkpoint.pending] != [str, str]:
             raise TypeError("pending")
         checkpoint.turns = [Turn.from_json(turn) for turn in stored["turns"]]
         checkpoint.context = Context(stored["context"])
-        if not all(isinstance(turn.key, str) and isinstance(turn.text, str) for turn in checkpoint.turns):
-            raise TypeError("turns")
         return checkpoint
+
+
+_CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {"turns": TURN_TYPES, "withheld": (int, int, str), "early": (str, int)}
 
 
 def checkpoint_path(home: Home, key: str) -> str:
@@ -5443,7 +5452,6 @@ class Import:
 
 
 _SEGMENT_TYPES = {"id": str, "title": str, "project": str, "session": str, "key": str, "transcript": str, "segment": int, "generation": int, "parser": int, "at": (int, float)}
-_TURN_TYPES = (str, str, str, int, int, (int, float, type(None)), str, str, str)  # as Turn.to_json
 
 
 def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
@@ -5454,7 +5462,7 @@ def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
             raise Transient("a newer memhook wrote it")
         turns = [Turn.from_json(turn) for turn in segment["turns"]]
         wrong = [name for name, kind in _SEGMENT_TYPES.items() if not isinstance(segment[name], kind)]
-        wrong += ["turns" for turn in segment["turns"] if not isinstance(turn, list) or not all(map(isinstance, turn, _TURN_TYPES))]
+        wrong += ["turns" for turn in segment["turns"] if not isinstance(turn, list) or not all(map(isinstance, turn, TURN_TYPES))]
         if wrong or not turns:
             raise Poison("not a segment: %s" % (wrong[0] if wrong else "no turns"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -1091,6 +1091,11 @@ LOSSES = {
     "mistyped turns": lambda data: json.dumps({**json.loads(data), "turns": {"a": 1}}).encode(),
     "mistyped format": lambda data: json.dumps({**json.loads(data), "format": "x"}).encode(),
     "mistyped offset": lambda data: json.dumps({**json.loads(data), "parsed": "x", "head": None}).encode(),
+    "an offset before the start": lambda data: json.dumps({**json.loads(data), "parsed": -1}).encode(),
+    "a fraction for a number": lambda data: json.dumps({**json.loads(data), "segment": 1.5, "generation": 0.5}).encode(),
+    "a turn without a place": lambda data: json.dumps({**json.loads(data), "turns": [[*turn[:7], 1, None] for turn in json.loads(data)["turns"]]}).encode(),
+    "projects that are none": lambda data: json.dumps({**json.loads(data), "projects": {cwd: 1 for cwd in json.loads(data)["projects"]}}).encode(),
+    "ranges that are none": lambda data: json.dumps({**json.loads(data), "withheld": [1], "early": [2]}).encode(),
 }
 
 
