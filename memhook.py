@@ -4969,6 +4969,7 @@ def restore_cache(index: Index, path: str) -> None:
 
 def rebuild_index(home: Home, tell: Callable[[int, int], None]) -> tuple[int, str]:
     """`memhook reindex`: everything anew but the vectors, which cost time or money; -> (memories indexed, what a person should know)."""
+    import sqlite3
     kept = home.path("index-cache.%d.tmp" % os.getpid())
     try:
         saved = save_cache(home, kept)
@@ -4977,6 +4978,8 @@ def rebuild_index(home: Home, tell: Callable[[int, int], None]) -> tuple[int, st
                 restore_cache(index, kept)
             count = index.sync(tell)
             return count, embed_store(home, index, tell, probe=True)
+    except sqlite3.DatabaseError as error:
+        raise IndexUnavailable("the index could not be made: %s" % error, "try again when another process has ended, or the disk has room; no memory is touched")
     finally:
         remove_file(kept)
 

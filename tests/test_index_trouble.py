@@ -246,6 +246,17 @@ def test_a_database_held_for_too_long_is_told_in_one_line(store, monkeypatch):
     assert "in use" in str(error.value)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no limits to set")
+def test_reindex_on_a_full_disk_is_told_in_one_line_and_mended_by_the_next(store):
+    import resource
+    for number in range(400):
+        write(store, "p/%d.md" % number, "# Note %d\n\n%s\n" % (number, " ".join("word%d" % (number * 97 + at) for at in range(200))))
+    done = store.run("reindex", check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)))
+    assert done.returncode == 1 and done.stderr.startswith("memhook: the index could not be made") and "bug" not in done.stderr
+    store.run("reindex")
+    assert "Note 399" in store.run("search", "--all", "word%d" % (399 * 97)).stdout
+
+
 def test_a_memory_of_ten_megabytes_is_indexed_in_units(shelf):
     write(shelf, "p/big.md", "# Big\n\n" + "\n".join("line %d of many, all alike but for the number" % number for number in range(200_000)) + "\n\nneedleword\n")
     started = time.perf_counter()
