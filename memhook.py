@@ -3959,7 +3959,9 @@ def this_project(home: Home, cwd: str) -> str:
 
 
 def find_memory(home: Home, name: str) -> str:
-    """The path of a memory: by its id or the beginning of one, or a path in the store. Raises StateError where there is none, or more than one."""
+    """The path of a memory: by its id or the beginning of one, or a path in the store. Raises UsageError for "", StateError where there is none, or more than one."""
+    if not name.strip():
+        raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
     if re.fullmatch(r"[0-9a-f-]{6,36}", name):
         paths = with_index(home, lambda index: index.paths_of(name))
@@ -3974,12 +3976,14 @@ def find_memory(home: Home, name: str) -> str:
 
 
 def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[str, Any]:
-    """-> {"id", "path", "start_line", "end_line", "text", …front matter}; `count` 0: to the end."""
+    """-> {"id", "path", "start_line", "end_line", "text", …front matter}; `count` 0: to the end. Raises StateError where line `first` is not."""
     path = find_memory(home, name)
     text = memory_text(read_file(path) or b"")
     lines = text.split("\n")
     lines = lines[:-1] if lines and not lines[-1] else lines
-    first = min(max(1, first), max(1, len(lines)))
+    if first > max(1, len(lines)):
+        raise StateError("%s has %d line%s" % (name, len(lines), "s" * (len(lines) != 1)), "there is no line %d" % first)
+    first = max(1, first)
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
     relative = os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
@@ -9293,8 +9297,9 @@ def print_to(stream: Any, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """To a person: stderr, so that stdout carries results only."""
-    print_to(sys.stderr, text)
+    """To a person: stderr, so that stdout carries results only. "" is nothing to say."""
+    if text:
+        print_to(sys.stderr, text)
 
 
 def show(text: str) -> None:
@@ -9436,8 +9441,29 @@ def doubt(found: dict[str, Any], scope: Scope) -> str:
     return ""
 
 
+def need_project(home: Home, key: str) -> None:
+    """Raises StateError where no memory is of this project, and names some that are: those with a name like it first."""
+    from difflib import SequenceMatcher
+
+    def read(index: Index) -> list[str]:
+        index.refresh()
+        return [found for found, in index.db.execute("SELECT DISTINCT project FROM files ORDER BY project")]
+
+    keys = with_index(home, read)
+    if key in keys or key == this_project(home, os.getcwd()):
+        return
+    keys.sort(key=lambda known: -SequenceMatcher(None, key.lower(), known.lower()).ratio())
+    raise StateError("no project %s" % key, "the projects are: %s" % ", ".join(keys[:5] + ["…"] * (len(keys) > 5)) if keys else "there are no memories yet")
+
+
 def cmd_search(home: Home, options: Any) -> int:
     query = " ".join(options.query)
+    if not query.strip():
+        raise UsageError("the query is empty", "memhook search WORDS")
+    if not re.search(r"\w", query):
+        raise UsageError("there are no words in the query %s" % query, "memhook search WORDS")
+    if options.project:
+        need_project(home, options.project)
     project = "" if options.all else options.project or this_project(home, os.getcwd())
     scope = Scope(project, parse_source(options.source or ""), parse_since(options.since or ""))
     found = search_all_ways(home, query, scope, options.n or home.setting("max_results"), options.explain)
@@ -9580,6 +9606,8 @@ def cmd_forget(home: Home, options: Any) -> int:
 
 
 def cmd_list(home: Home, options: Any) -> int:
+    if options.project:
+        need_project(home, options.project)
     project = "" if options.all else options.project or this_project(home, os.getcwd())
     since = parse_since(options.since or "")
 
@@ -9988,6 +10016,14 @@ class Argument:
         self.name, self.options = name, options
 
 
+def positive(text: str) -> int:
+    """A whole number from 1, as a person writes it."""
+    if re.fullmatch("[0-9]{1,9}", text) and int(text):
+        return int(text)
+    from argparse import ArgumentTypeError
+    raise ArgumentTypeError("a whole number from 1, not %s" % text)
+
+
 def flag(name: str, text: str) -> Argument:
     return Argument(name, action="store_true", help=text)
 
@@ -10019,11 +10055,11 @@ COMMANDS = (
     Command("import", cmd_import, "Take past transcripts into memory.", "memhook import --dry-run\nmemhook import --yes", Argument("paths", nargs="*", metavar="PATH"),
             flag("--dry-run", "count only"), flag("--yes", "also what was said before you consented"), _JSON),
     Command("search", cmd_search, "Find what was said and done.", "memhook search why integer cents\nmemhook search --all --since 7d ECONNREFUSED",
-            Argument("query", nargs="+", metavar="QUERY"), Argument("-n", type=int, metavar="N", help="how many results (6)"), Argument("--project", metavar="KEY", help="another project"),
+            Argument("query", nargs="+", metavar="QUERY"), Argument("-n", type=positive, metavar="N", help="how many results (6)"), Argument("--project", metavar="KEY", help="another project"),
             flag("--all", "every project"), Argument("--since", metavar="DATE", help="a date, or a span such as 7d"), Argument("--source", metavar="memory|session", help="digests and notes, or what was said"),
             _JSON, flag("--explain", "print the parts of each score")),
     Command("get", cmd_get, "Show a memory, whole or some lines.", "memhook get 3781d159 --from 20 --lines 40", Argument("name", metavar="ID|PATH"),
-            Argument("--from", dest="first", type=int, default=1, metavar="LINE", help="the first line (1)"), Argument("--lines", type=int, default=0, metavar="N", help="how many lines (to the end)"), _JSON),
+            Argument("--from", dest="first", type=positive, default=1, metavar="LINE", help="the first line (1)"), Argument("--lines", type=positive, default=0, metavar="N", help="how many lines (to the end)"), _JSON),
     Command("save", cmd_save, "Keep a note in your own words.", 'memhook save "Deploys only on Tuesdays" --title Deploys\nmemhook save - < notes.md', Argument("text", nargs="+", metavar="TEXT"),
             Argument("--title", metavar="T", help="its title"), flag("--propose", "also propose it to the team")),
     Command("list", cmd_list, "List memories by day.", "memhook list --since 7d\nmemhook list --all", Argument("--since", metavar="DATE", help="a date, or a span such as 7d"),
@@ -10095,7 +10131,7 @@ def build_parser(commands: tuple[Command, ...] = COMMANDS) -> Any:
         group, _, word = command.name.rpartition(" ")
         examples = "examples:\n" + "\n".join("  " + line for line in command.examples.split("\n"))
         added = open_group(groups, group).add_parser(word, help=command.summary, description=command.summary, epilog=examples, formatter_class=form)
-        added.set_defaults(command=command.name)
+        added.set_defaults(command=command.name, parser=added)
         for argument in command.arguments:
             added.add_argument(argument.name, **argument.options)
     return parser
@@ -10105,7 +10141,9 @@ def run_command(home: Home, argv: list[str]) -> int:
     named = tuple(command for command in COMMANDS if command.name.split()[0] in argv[:1])
     parser = build_parser(named or COMMANDS)
     try:
-        options = parser.parse_args(argv)
+        options, extra = parser.parse_known_args(argv)
+        if extra:  # with the usage of the command that they were given to
+            getattr(options, "parser", parser).error("unrecognized arguments: %s" % " ".join(extra))
         if options.command is None:
             parser.print_help()
             return EXIT_OK

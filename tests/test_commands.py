@@ -73,6 +73,20 @@ def test_a_command_line_that_makes_no_sense_exits_2(installed):
         assert "usage: memhook" in done.stderr and "Traceback" not in done.stderr, args
 
 
+def test_arguments_that_a_command_has_not_are_answered_with_its_own_usage(installed):
+    for args in (["status", "--nonsense"], ["drain", "extra"], ["team", "pull", "x"]):
+        stderr = installed.run(*args, check=False).stderr
+        assert "usage: memhook %s [-h]" % " ".join(args[:-1]) in stderr and "unrecognized arguments: " + args[-1] in stderr, args
+
+
+def test_a_query_without_words_and_a_number_below_1_are_usage_errors(installed):
+    for query, told in (("", "the query is empty"), ("   ", "the query is empty"), ("!!!", "there are no words in the query !!!")):
+        assert told in failed(installed.run("search", query, check=False), 2)
+    for number in ("0", "-1", "x"):
+        done = installed.run("search", "-n", number, "word", check=False)
+        assert (done.returncode, done.stdout) == (2, "") and "a whole number from 1, not " + number in done.stderr
+
+
 def test_erasing_everything_without_a_terminal_exits_2_and_erases_nothing(installed):
     before = sorted(installed.root.rglob("*"))
     assert "--purge" in failed(installed.run("uninstall", "--purge", check=False), 2)

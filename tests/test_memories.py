@@ -76,15 +76,29 @@ def test_get_shows_a_memory_by_the_beginning_of_its_id(one):
 def test_get_shows_some_lines(one):
     found = json.loads(one.run("get", "p/own.md", "--from", "3", "--lines", "1", "--json").stdout)
     assert (found["text"], found["start_line"], found["end_line"]) == ("line three", 3, 3)
-    assert one.run("get", "p/own.md", "--from", "99").stdout == "line four\n"
-    assert one.run("get", "p/own.md", "--from", "-5", "--lines", "1").stdout == "# Own\n"
+    assert one.run("get", "p/own.md", "--from", "4").stdout == "line four\n"
+    done = one.run("get", "p/own.md", "--from", "99", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "memhook: p/own.md has 4 lines\n         there is no line 99\n")
+
+
+@pytest.mark.parametrize("args", [("--from", "0"), ("--from", "-3"), ("--lines", "0"), ("--lines", "many"), ("--from", "1e3")])
+def test_a_line_is_a_whole_number_from_1(one, args):
+    done = one.run("get", "p/own.md", *args, check=False)
+    assert (done.returncode, done.stdout) == (2, "") and "a whole number from 1, not %s" % args[1] in done.stderr
+
+
+@pytest.mark.parametrize("command", ["get", "forget"])
+def test_an_empty_id_is_a_usage_error(one, command):
+    for name in ("", " "):
+        done = one.run(command, name, check=False)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("memhook: the id is empty")
 
 
 def test_get_finds_a_note_without_front_matter_by_the_id_that_search_shows(one):
     assert "line four" in one.run("get", only_id(one, "line four")).stdout
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "../consent.json", "p/../../consent.json", "p", "", ".", "p/none.md", "ffffffff-ffff", "p/own.md/x", "x" * 5_000, "p/link.md"])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "../consent.json", "p/../../consent.json", "p", ".", "p/none.md", "ffffffff-ffff", "p/own.md/x", "x" * 5_000, "p/link.md"])
 def test_get_reads_nothing_outside_the_store(one, name):
     outside = one.root / "outside.md"
     outside.write_text("outside")

@@ -178,6 +178,18 @@ def test_list_keeps_to_a_time_and_to_a_project(listed):
     assert str(listed.root / "other") in listed.run("list", "--all").stdout
 
 
+def test_a_project_that_no_memory_is_of_is_answered_with_those_there_are(listed):
+    wrong, right = str(listed.root / "othr"), str(listed.root / "other")
+    for args in (("list",), ("search", "prompt")):
+        done = listed.run(*args, "--project", wrong, check=False)
+        assert (done.returncode, done.stdout) == (1, "") and "no project %s\n         the projects are: %s, " % (wrong, right) in done.stderr
+        listed.run(*args, "--project", right)
+
+
+def test_nothing_is_printed_after_the_results(listed):
+    assert listed.run("list").stderr == "" == listed.run("search", "Prompt of 3 days ago").stderr
+
+
 def test_list_of_nothing_says_where_to_look(listed):
     done = listed.run("list", cwd=listed.root)
     assert done.stdout == "" and "--all" in done.stderr
