@@ -1628,6 +1628,9 @@ def transcript_key(path: str) -> str:
     return folder + sha1_hex(os.fsencode(real))[:12]
 
 
+_CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {"turns": TURN_TYPES, "withheld": (int, int, str), "early": (str, int)}
+
+
 class Checkpoint:
     """How far one transcript has been captured. Stored as the JSON object of these fields, with "format"."""
 
@@ -1714,9 +1717,6 @@ class Checkpoint:
         checkpoint.turns = [Turn.from_json(turn) for turn in stored["turns"]]
         checkpoint.context = Context(stored["context"])
         return checkpoint
-
-
-_CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {"turns": TURN_TYPES, "withheld": (int, int, str), "early": (str, int)}
 
 
 def checkpoint_path(home: Home, key: str) -> str:
