@@ -626,12 +626,14 @@ def debug(home: Home, event: str, **fields: Any) -> None:
 # Every repeat is bounded or starts at a token's first character: hostile text must not make them quadratic.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"  # a token begins here, also after an escaped line end
 _QUOTE = r"\\{0,3}[\"']?"  # perhaps a quote, perhaps escaped
-_VALUE = r"(?:[^\s\"'\\,;&<>(){}\[\]`$%%*|](?:[^\s\"'\\,;&<>(){}\[\]`$*|]|;(?!\s|\w+ ?=|$)){%s})"  # a bare value: it begins with no sign of a reference
+_VALUE = (  # a bare value: it begins with no sign of a reference; one of ,;&$* is part of it where more follows that is no new name=
+    r"(?:[^\s\"'\\,;&<>(){}\[\]`$%%*|](?:[^\s\"'\\,;&<>(){}\[\]`$*|]|[,;&$*](?=[^\s\"'\\,;&<>(){}\[\]`$*|])(?![\w.-]{1,64} ?[=:])){%s})"
+)
 _KEYWORD = (
-    r"(?:secret|token|passw(?:or)?d|passwort|passphrase|passcode|pwd|_pass|api[_-]?key|secret[ _-]?access[ _-]?key|access[_-]?key(?:[_-]?id)?|secret[_-]?key(?:[_-]?base)?"
+    r"(?:secret|token|passw(?:or)?d|passwort|passphrase|passcode|pwd|\bpw|_pass|api[_-]?key|secret[ _-]?access[ _-]?key|access[_-]?key(?:[_-]?id)?|secret[_-]?key(?:[_-]?base)?"
     r"|private[_-]?key|signing[_-]?key|encryption[_-]?key|account[_-]?key|shared[_-]?access[_-]?key|auth[_-]?key|master[_-]?key|credentials?|auth)(?:[_-]?\d{1,2}|_?b64)?"
 )
-_NAMED = ("secret", "token", "passw", "passphrase", "passcode", "pwd", "_pass", "api_key", "apikey", "api-key", "access_key", "accesskey", "access-key",
+_NAMED = ("secret", "token", "passw", "passphrase", "passcode", "pwd", "pw:", "pw=", "pw is", "_pass", "api_key", "apikey", "api-key", "access_key", "accesskey", "access-key",
           "private_key", "privatekey", "private-key", "signing", "encryption", "accountkey", "account_key", "auth", "master", "credential")
 _SEED_GAP = r"(?:[\s,]{1,3}|\\n|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"']|(?:\s|\\n){1,8}\d{1,2}[.):]\s{0,3})"  # between two words of a seed phrase: a space, a list, an array
 REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why it is here, and perhaps literals of which one must stand there besides a hint
@@ -3576,6 +3578,7 @@ SHORT_CHARS = 600  # turns below this: longer ones speak for themselves
 LENDERS = 40  # so many of the best rows bring neighbours that have no word of the query themselves
 SESSION_BONUS = 0.3  # times the sum of the session's best four scores, each worth half of the one before
 DATED_BONUS = 0.1  # of the best score, for units with a word of time, where the question asks when
+COMMON_UNITS = 1_000  # in a smaller store a word's share says little of how common it is: there a count is taken as one among so many
 SURE_COVERAGE = 0.53  # of the query's weight in the best unit: at least this is "high" (true positives .87, false .10)
 DIGEST_WEIGHT = 0.6  # of a session's digest: it repeats what turns say, and the turn is the shorter proof
 MERGED_HITS = 100  # how many of the best rows may join a neighbour's result
@@ -3745,7 +3748,7 @@ class Searcher:
         self.index, self.db, self.scope = index, index.db, scope
         self.meaning = meaning  # what vectors add to the ranking (Embeddings), or None
         self.counts: dict[str, int] = {}  # of the phrases asked for
-        self.total = max(1, self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0])
+        self.total = max(COMMON_UNITS, self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0])
 
     # ---- the plan
 
@@ -5873,7 +5876,8 @@ def recall_lines(rows: list[tuple[str, float, str, str, str]]) -> list[str]:
     lines += ["", "Last sessions, newest first:"]
     for row in done[:6]:
         outcome = (digest_items(row[4], "What happened") or [row[4].split("\n\n")[1] if "\n\n" in row[4] else ""])[-1]
-        lines.append("- %s: %s %s" % (harmless(row[2]), harmless(outcome), stamp(row)))
+        told = harmless(outcome) if outcome.startswith(row[2]) else "%s: %s" % (harmless(row[2]), harmless(outcome))  # of a note, the title is the text
+        lines.append("- %s %s" % (told, stamp(row)))
     decided = [(row, item) for row in rows[:12] for item in digest_items(row[4], "Decisions") + digest_items(row[4], "Patterns")]
     lines += ["", "Decided:"] + ["- %s %s" % (harmless(item), stamp(row)) for row, item in decided[:8]] if decided else []
     files = [item for row in rows for item in digest_items(row[4], "Files")]
@@ -9355,7 +9359,10 @@ def cmd_status(home: Home, options: Any) -> int:
         show_json(status)
         return EXIT_OK
     consent, since, failure = status["consent"], status["since"], status["last"]["failure"]
-    state = "paused since %s" % since["pause"] if consent["paused"] else "on since %s" % since["consent"] if consent["capture"] else "off"
+    broken = [event for event, state in status["hooks"].items() if state != "installed"]
+    state = "off: nobody has consented. To install: python3 %s install" % PROGRAM if not consent["capture"] else "paused since %s" % since["pause"] if consent["paused"] \
+        else "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: python3 %s install" % (", ".join(broken), PROGRAM) if broken \
+        else "on since %s" % since["consent"]
     show("memhook %s: capture is %s" % (VERSION, state))
     show("hooks      " + ", ".join("%s %s" % pair for pair in status["hooks"].items()))
     show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(status["spool"]["bytes"]), **status["spool"]))
@@ -9413,21 +9420,37 @@ def cmd_resume(home: Home, options: Any) -> int:
     return EXIT_OK
 
 
-def show_results(found: dict[str, Any], query: str, explain: bool) -> None:
-    """For a person: title, date, project, the lines that match, the id to get."""
+PASSAGES = 2  # of one memory, in a list for a person
+
+
+def show_passage(result: dict[str, Any], words: list[str], shown: set[str], bold: str, end: str) -> bool:
+    """Up to three lines of a result that have the query's words, without those shown already; -> whether there were any."""
+    lines = [line for line in result["text"].split("\n") if line.strip() and not line.startswith("#")] or [result["title"]]
+    best = sorted(range(len(lines)), key=lambda number: -len(re.findall("(?i)" + "|".join(words), lines[number]))) if words else list(range(len(lines)))
+    told = {one_line(lines[number], 200): number for number in sorted(best[:3])}
+    new = [line for line in told if line not in shown]
+    shown.update(new)
+    for line in new:
+        show("    " + (re.sub("(?i)(%s)" % "|".join(words), bold + r"\1" + end, line) if words and bold else line))
+    return bool(new)
+
+
+def show_results(found: dict[str, Any], query: str, limit: int, explain: bool) -> None:
+    """For a person, at most `limit` memories: title, date, project, the lines that match, the id to get."""
     bold, dim, end = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "", "")
     words = [re.escape(word) for word in re.findall(r"\w{2,}", query) if word.lower() not in _STOP_WORDS]
+    memories: dict[str, list[dict[str, Any]]] = {}
     for result in found["results"]:
-        place = "from the team {tenant}, by {by}".format(**result["team"]) if "team" in result else result["project"]
-        show("%s%s%s  %s%s  %s  %s%s" % (bold, one_line(result["title"], 100), end, dim, result["at"][:10], place, result["confidence"], end))
-        lines = [line for line in result["text"].split("\n") if line.strip()]
-        best = sorted(range(len(lines)), key=lambda number: -len(re.findall("(?i)" + "|".join(words), lines[number]))) if words else range(len(lines))
-        for number in sorted(list(best)[:3]):
-            line = one_line(lines[number], 200)
-            show("    " + (re.sub("(?i)(%s)" % "|".join(words), bold + r"\1" + end, line) if words and bold else line))
-        show("    %smemhook get %s --from %d%s" % (dim, result["id"][:8], result["start_line"], end))
-        if explain:
-            show("    " + json.dumps(result.get("explain"), ensure_ascii=False))
+        memories.setdefault(result["id"], []).append(result)
+    for results in list(memories.values())[:limit]:
+        first, shown = results[0], {results[0]["title"]}
+        place = "from the team {tenant}, by {by}".format(**first["team"]) if "team" in first else first["project"]
+        show("%s%s%s  %s%s  %s  %s%s" % (bold, one_line(first["title"], 100), end, dim, first["at"][:10], place, first["confidence"], end))
+        for result in results[:PASSAGES]:
+            if show_passage(result, words, shown, bold, end) or result is first:
+                show("    %smemhook get %s --from %d%s" % (dim, result["id"][:8], result["start_line"], end))
+            if explain:
+                show("    " + json.dumps(result.get("explain"), ensure_ascii=False))
 
 
 def doubt(found: dict[str, Any], scope: Scope) -> str:
@@ -9466,13 +9489,14 @@ def cmd_search(home: Home, options: Any) -> int:
         need_project(home, options.project)
     project = "" if options.all else options.project or this_project(home, os.getcwd())
     scope = Scope(project, parse_source(options.source or ""), parse_since(options.since or ""))
-    found = search_all_ways(home, query, scope, options.n or home.setting("max_results"), options.explain)
+    limit = options.n or home.setting("max_results")
+    found = search_all_ways(home, query, scope, limit if options.json else PASSAGES * limit, options.explain)
     if options.json:
         show_json(found)
         return EXIT_OK
     if "notice" in found:
         say(found["notice"])
-    show_results(found, query, options.explain)
+    show_results(found, query, limit, options.explain)
     say(doubt(found, scope))
     return EXIT_OK
 

@@ -436,3 +436,16 @@ def test_a_private_text_longer_than_a_segment_is_not_kept(box):
     box.drain()
     assert re.findall(rb"(?:zebrafish|kingfisher)\d*|\d\d\d\dquartz", b"\0".join(kept(box).values())) == []
     assert spoken(box, "prompt") == spoken(box, "answer") == 3
+
+
+@pytest.mark.parametrize("text,kept", [
+    ("password: Tr0ub4dor&3xyz", "password: "), ("password=Tr0ub4dor&3xyz", "password="), ("password: aaaBBB111,ccc222", "password: "),
+    ("the password is correct-horse&battery9", "the password is "), ("password: Tr0ub4dor$3xyz!", "password: "), ("pw: Tr0ub4dor#3xyz", "pw: "),
+])
+def test_the_signs_within_a_password_do_not_end_it(text, kept):
+    assert memhook.redact(text) == kept + "[redacted:secret]" and memhook.redact(text + ", user=bob") == kept + "[redacted:secret], user=bob"
+
+
+def test_the_next_name_after_a_password_stays():
+    assert memhook.redact("Server=a;Password=abc123;Database=x") == "Server=a;Password=[redacted:secret];Database=x"
+    assert memhook.redact("https://x.test/?token=abcdef123456&user=bob") == "https://x.test/?token=[redacted:signature]&user=bob"
