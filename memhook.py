@@ -4267,7 +4267,7 @@ def may_ask(home: Home, role: str) -> bool:
 
 def model_name(home: Home, role: str) -> str:
     """The model that a role asks for."""
-    return home.setting(role + "_model") or ("haiku" if home.setting(role) == "claude" else "gpt-4o-mini")
+    return home.setting(role + "_model") or SETTINGS[role + "_model"] or ("haiku" if home.setting(role) == "claude" else "gpt-4o-mini")
 
 
 def credential(home: Home, role: str) -> str:
@@ -5153,7 +5153,7 @@ def client_gone(client: list[Any]) -> Optional[bool]:
         return True
     except OSError:
         return None
-    return bool(started) and client_process(pid)[1] != started
+    return client_process(pid)[1] != started if started else None  # without a start time it may be another process of that number
 
 
 def transcripts(home: Home) -> Iterator[str]:
@@ -5886,7 +5886,7 @@ def recall_lines(rows: list[tuple[str, float, str, str, str]]) -> list[str]:
     return lines
 
 
-def recall(home: Home, project: str, also: list[str] = []) -> str:
+def recall(home: Home, project: str, also: tuple[str, ...] = ()) -> str:
     """The context for a session of a project, "" where nothing is known. `also`: lines to tell first."""
     rows = recent_memories(home, project, 40)
     if not rows and not also:
@@ -5894,7 +5894,7 @@ def recall(home: Home, project: str, also: list[str] = []) -> str:
     budget = min(9_000, home.setting("recall_units"))
     closing = "\n\nTo look further: the memory_search tool, or `memhook search WORDS`; `memhook get ID` shows a memory whole.\n" + _FRAME_CLOSE
     text = _FRAME_OPEN
-    for line in also + (recall_lines(rows) if rows else []):
+    for line in [*also, *(recall_lines(rows) if rows else [])]:
         room = budget - utf16_units(text + closing) - 1
         if utf16_units(line) > room:
             line = line[:max(0, room // 2 - 2)] + " …" if room > 120 else ""
@@ -5965,7 +5965,7 @@ def tell_session(home: Home, request: Request, source: str) -> None:
     trouble, answer = capture_trouble(home), {}
     if source != "resume" and home.setting("recall") != "off":
         also = ([trouble] if trouble else []) + (open_turn_lines(home, request.path) if source == "compact" else [])
-        text = recall(home, this_project(home, cwd), also)
+        text = recall(home, this_project(home, cwd), tuple(also))
         answer = {"hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": text}} if text else {}
     if trouble:
         answer["systemMessage"] = trouble
@@ -6069,7 +6069,7 @@ class McpServer:
                 raise RpcError(-32600, "method must be a string")
             if "id" not in message:
                 return None
-            return {"jsonrpc": "2.0", "id": request_id, "result": self._call(message["method"], message.get("params", {}))}
+            return {"jsonrpc": "2.0", "id": request_id, "result": self._call(message["method"], {} if message.get("params") is None else message["params"])}
         except RpcError as error:
             return {"jsonrpc": "2.0", "id": request_id, "error": {"code": error.code, "message": str(error)}}
 
@@ -6091,7 +6091,7 @@ class McpServer:
 
     def _call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
         """A tool's failure is a result, so that Claude sees it; wrong arguments are an error."""
-        name, arguments = params.get("name"), params.get("arguments", {})
+        name, arguments = params.get("name"), {} if params.get("arguments") is None else params["arguments"]
         if not isinstance(name, str) or name not in self.tools:
             raise RpcError(-32602, "no tool of this name")
         if not isinstance(arguments, dict):
@@ -8812,7 +8812,8 @@ class Check:
 
     def run(self, evidence: Evidence) -> Coverage:
         """Read the transcript from its first byte and look for every prompt and answer; where it is gone or was replaced, receipts speak."""
-        coverage, status = self.coverage, regular_file(self.coverage.path)
+        coverage = self.coverage
+        status = regular_file(coverage.path) if os.access(coverage.path, os.R_OK) else None
         lost: list[Turn] = []
         if status is not None:
             coverage.bytes = status.st_size
