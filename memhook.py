@@ -3994,13 +3994,20 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     return {**front, **identity}
 
 
+def need_consent(home: Home) -> Consent:
+    consent = read_consent(home)
+    if consent is None:
+        import shlex
+        raise StateError("memhook is not installed", "run: python3 %s install" % shlex.quote(PROGRAM))
+    return consent
+
+
 def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]:
     """Keep a note of a person's, redacted; -> {"id", "path", "title", "saved": False where it was there already}. Raises UsageError, StateError."""
     text, title = clean(text).strip(), clean(" ".join(title.split()))
     if not text:
         raise UsageError("the note is empty", "memhook save TEXT")
-    if read_consent(home) is None:
-        raise StateError("memhook is not installed", "run: python3 memhook.py install")
+    need_consent(home)
     title = title or one_line(gist(text, 80), 90) or "Note"
     front = {"id": content_id(project, title, text), "project": project, "kind": "note", "from": iso(now()), "at": iso(now()), "tenant": project}
     path = memory_path(home, front, title)
@@ -8191,14 +8198,6 @@ def wanted_hooks(home: Home) -> list[tuple[HookSpec, str]]:
     return [(spec, hook_command(spec, program_path(home), stable_interpreter(), own_home)) for spec in HOOK_SPECS]
 
 
-def _planned(home: Home, settings: Settings) -> str:
-    """What install would do, in words."""
-    lines = ["Would copy memhook.py to %s" % program_path(home), "Would make %s" % home.root]
-    if settings.to_bytes() == settings.original:
-        return "\n".join(lines + ["settings.json is as it should be"])
-    return "\n".join(lines + ["Would add to %s: %s -> memhook %s" % (settings.path, spec.event, spec.subcommand) for spec in HOOK_SPECS])
-
-
 def open_terminal() -> tuple[Any, Any]:
     """(where a question is shown, where its answer is typed), also where stdin is a pipe. Raises OSError where there is no terminal."""
     keys, screen = ("CONIN$", "CONOUT$") if os.name == "nt" else ("/dev/tty", "/dev/tty")
@@ -8210,24 +8209,31 @@ def open_terminal() -> tuple[Any, Any]:
         return open(2, "wb", buffering=0, closefd=False), open(0, "rb", buffering=0, closefd=False)
 
 
-def ask_words(question: str) -> str:
-    """What a person types at the terminal; "" where there is none."""
+def ask_words(question: str, undone: str) -> Optional[str]:
+    """What a person types at the terminal; None where there is none. Raises InstallError with exit status 130, which says what was `undone`, for ^C."""
     try:
         shown, typed = open_terminal()
         with shown, typed:
             shown.write(question.encode())
-            answer = typed.readline()
+            try:
+                answer = typed.readline()
+            except KeyboardInterrupt:
+                shown.write(b"\n")
+                error = InstallError(undone)
+                error.status = EXIT_INTERRUPTED
+                raise error
             shown.write(b"" if answer.endswith(b"\n") else b"\n")
     except OSError:
-        return ""
+        return None
     return answer.decode("utf-8", "replace").strip()
 
 
 def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") -> None:
     """Return if the phrase was given or is typed; raises InstallError otherwise."""
-    given = ask_words("Type %s to go on: " % CONSENT_PHRASE) if phrase is None else phrase
+    given = ask_words("Type %s to go on: " % CONSENT_PHRASE, undone) if phrase is None else phrase
     if given != CONSENT_PHRASE:
-        raise InstallError("%s: the words %s were not given" % (undone, CONSENT_PHRASE),
+        how = "are %s, in capitals" if (given or "").upper() == CONSENT_PHRASE else "%s were not given"
+        raise InstallError("%s: the words %s" % (undone, how % CONSENT_PHRASE),
                            'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
 
 
@@ -8247,12 +8253,18 @@ def _is_our_launcher(home: Home, path: str) -> bool:
     return _LAUNCHER_MARK.encode() in data and os.fsencode(" %s " % shlex.quote(program_path(home))) in data
 
 
-def write_launcher(home: Home) -> str:
-    """Make the command `memhook`, which starts from the cached bytecode; -> how a person calls us. A foreign file of that name stays."""
-    import shlex
+def launcher_path(home: Home) -> str:
+    """Where the command `memhook` is to lie; "" where no folder for it is on PATH, or a foreign file of that name lies there."""
     folders = home.environ.get("PATH", "").split(os.pathsep)
     path = next((path for path in _launcher_places(home) if os.path.dirname(path) in folders and os.path.isdir(os.path.dirname(path))), "")
-    if not path or (os.path.lexists(path) and not _is_our_launcher(home, path)):
+    return "" if os.path.lexists(path) and not _is_our_launcher(home, path) else path
+
+
+def write_launcher(home: Home) -> str:
+    """Make the command `memhook`, which starts from the cached bytecode; -> how a person calls us."""
+    import shlex
+    path = launcher_path(home)
+    if not path:
         return "python3 %s" % shlex.quote(program_path(home))
     text = "#!/bin/sh\n" + _LAUNCHER_MARK
     for name in ("CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"):
@@ -8363,35 +8375,42 @@ def mcp_command(home: Home) -> list[str]:
     return [stable_interpreter(), "-I", "-S", "-c", BOOT, program_path(home), "mcp"]
 
 
+def mcp_file(home: Home) -> str:
+    """Where the client keeps its MCP servers."""
+    return os.path.join(home.config if home.environ.get("CLAUDE_CONFIG_DIR") else os.path.dirname(home.config), ".claude.json")
+
+
 def mcp_entry(home: Home) -> Optional[list[str]]:
-    """The words that start the MCP server "memhook", by the file in which the client keeps them; None where there is none."""
-    folder = home.config if home.environ.get("CLAUDE_CONFIG_DIR") else os.path.dirname(home.config)
-    stored = read_json(os.path.join(folder, ".claude.json"))
+    """The words that start the MCP server "memhook", by the client's file; None where there is none."""
+    stored = read_json(mcp_file(home))
     servers = stored.get("mcpServers") if isinstance(stored, dict) else None
     entry = servers.get("memhook") if isinstance(servers, dict) else None
     return [str(entry.get("command")), *map(str, entry.get("args") or [])] if isinstance(entry, dict) else None
 
 
-def _is_our_mcp(words: list[str]) -> bool:
-    return len(words) == 7 and words[1:4] == ["-I", "-S", "-c"] and is_boot(words[4]) and _is_program(words[5]) and words[6] == "mcp"
+def _is_our_mcp(home: Home, words: list[str]) -> bool:
+    """Whether we, or a person as we said, told Claude so: by the boot line, the command, or python3 and the program."""
+    import shutil
+    if words[1:] == ["mcp"]:
+        return _is_our_launcher(home, shutil.which(words[0], path=home.environ.get("PATH")) or "")
+    return words[1:] == [program_path(home), "mcp"] or len(words) == 7 and words[1:4] == ["-I", "-S", "-c"] and is_boot(words[4]) and _is_program(words[5]) and words[6] == "mcp"
 
 
-def register_mcp(home: Home, tell: Callable[[str], None]) -> None:
+def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
     """Offer memory_search and the others to Claude by its own command: its file is not ours to edit. A foreign server of our name stays."""
-    import shlex
     there, wanted = mcp_entry(home), mcp_command(home)
-    if there and there != wanted and _is_our_mcp(there):
+    if there and there != wanted and _is_our_mcp(home, there):
         run_claude(home, "mcp", "remove", "--scope", "user", "memhook")
         there = None
     if there == wanted or (there is None and run_claude(home, "mcp", "add", "--scope", "user", "memhook", "--", *wanted)):
         tell("Claude can search your memories (MCP server memhook).")
     else:
-        tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s" % " ".join(map(shlex.quote, wanted)))
+        tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s mcp" % called)
 
 
 def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
     there = mcp_entry(home)
-    if there and _is_our_mcp(there) and not run_claude(home, "mcp", "remove", "--scope", "user", "memhook"):
+    if there and _is_our_mcp(home, there) and not run_claude(home, "mcp", "remove", "--scope", "user", "memhook"):
         tell("Claude still has the MCP server memhook, which is no more. Remove it:  claude mcp remove --scope user memhook")
 
 
@@ -8419,6 +8438,23 @@ def merge_hooks(home: Home) -> None:
         write_settings(settings, settings.to_bytes())
 
 
+def _planned(home: Home, settings: Settings, mcp: bool) -> str:
+    """What install would do, in words: every file that it would write."""
+    lines = ["Would copy memhook.py to %s, and its bytecode to __pycache__ beside it" % program_path(home),
+             "Would make %s, with .gitignore, install.json, consent.json and install.lock" % home.root]
+    if settings.to_bytes() == settings.original:
+        lines.append("settings.json is as it should be")
+    else:
+        lines += ["Would add to %s: %s -> memhook %s" % (settings.path, spec.event, spec.subcommand) for spec in HOOK_SPECS]
+        if settings.original is not None:
+            lines.append("Would keep what it is now in %s.memhook-backup" % settings.path)
+    if launcher_path(home):
+        lines.append("Would make the command %s" % launcher_path(home))
+    if mcp and mcp_entry(home) != mcp_command(home):
+        lines.append("Would have Claude add the MCP server memhook to %s, by claude mcp add (not with --no-mcp)" % mcp_file(home))
+    return "\n".join(lines)
+
+
 def refuse_home(home: Home) -> None:
     """Raises InstallError where MEMHOOK_HOME is a folder that holds other people's things: it is made private, and a purge empties it."""
     real = os.path.realpath(home.root)
@@ -8441,7 +8477,7 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     settings = read_settings(home)
     add_hooks(settings, wanted_hooks(home))
     if dry_run:
-        tell(_planned(home, settings))
+        tell(_planned(home, settings, mcp))
         return
     if read_consent(home) is None:
         tell(DISCLOSURE.format(home=home.root, program=program_path(home), settings=settings.path, count=len(HOOK_SPECS)))
@@ -8455,22 +8491,20 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
         grant_consent(home, "flag" if phrase else "typed")
     backup = settings.path + ".memhook-backup"
     tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, "; as it was before: " + backup if os.path.exists(backup) else ""))
+    called = write_launcher(home)
     if mcp:
-        register_mcp(home, tell)
+        register_mcp(home, called, tell)
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
     else:
         tell("memhook is on. Your next Claude Code sessions become memories in %s" % home.path("memories"))
-    called = write_launcher(home)
     tell("Look at it:  %s status\nUndo it:     %s uninstall" % (called, called))
 
 
 def set_pause(home: Home, paused: bool) -> bool:
     """Begin or end a pause; -> whether that changed anything. Raises StateError without consent."""
-    consent = read_consent(home)
-    if consent is None:
-        raise StateError("memhook is not installed", "run: python3 memhook.py install")
+    consent = need_consent(home)
     if consent.paused == paused:
         return False
     stored = read_json(home.path("consent.json"))
@@ -8521,6 +8555,8 @@ def uninstall(home: Home, tell: Callable[[str], None]) -> None:
     """Remove hooks, consent and program. Memories stay."""
     import contextlib
     with locked(home) if os.path.isdir(home.root) else contextlib.nullcontext():
+        ours = [home.path("consent.json"), home.path("install.json"), program_path(home), *filter(lambda path: _is_our_launcher(home, path), _launcher_places(home))]
+        there = any(map(os.path.lexists, ours)) or bool(our_hooks(read_settings(home)))
         outcome = take_hooks_out(home)
         for path in (home.path("consent.json"), home.path("install.json"), settings_path(home) + ".memhook-backup"):
             remove_file(path)
@@ -8528,7 +8564,7 @@ def uninstall(home: Home, tell: Callable[[str], None]) -> None:
         unregister_mcp(home, tell)
         remove_launcher(home)
         remove_program(home)
-    tell("memhook is off: %s." % outcome)
+    tell("memhook is off: %s." % outcome if there else "memhook was not installed.")
 
 
 _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a person's
@@ -9398,8 +9434,11 @@ def ask_purge(home: Home) -> None:
     """Return if the person types PURGE; raises UsageError otherwise."""
     hub = ", and the hub that is served from there" if os.path.exists(home.path("hub.db")) else ""
     question = "This erases %s with %d memories%s. There is no way back.\nType PURGE to go on: " % (home.root, count_memories(home)["count"], hub)
-    if ask_words(question) != "PURGE":
+    answer = ask_words(question, "nothing was erased, nothing uninstalled")
+    if answer is None:
         raise UsageError("nothing was erased, nothing uninstalled: --purge asks at a terminal", "run it at a terminal and type PURGE")
+    if answer != "PURGE":
+        raise UsageError("PURGE was not typed: nothing was erased, nothing uninstalled")
 
 
 def cmd_uninstall(home: Home, options: Any) -> int:
@@ -9568,9 +9607,7 @@ def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
 
 
 def cmd_import(home: Home, options: Any) -> int:
-    consent = read_consent(home)
-    if consent is None:
-        raise StateError("memhook is not installed", "run: python3 memhook.py install")
+    consent = need_consent(home)
     found = find_transcripts(home, options.paths)
     plan = plan_import(home, consent, found) if options.dry_run or not options.yes else {"past": 0}
     if options.dry_run:
@@ -9711,8 +9748,7 @@ def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
 def set_setting(home: Home, key: str, text: str, phrase: Optional[str]) -> None:
     """Write one setting. One that sends text to a new place says so, and asks, before anything is written. Raises UsageError, StateError, InstallError."""
     value, stored = parse_setting(key, text), read_config(home)
-    if read_consent(home) is None:
-        raise StateError("memhook is not installed", "run: python3 memhook.py install")
+    need_consent(home)
     trial, roles = unasked_roles(home, key, value)
     for role in roles:
         say(disclosure(trial, role))
@@ -9794,8 +9830,7 @@ def read_token(path: str) -> str:
 def cmd_team_join(home: Home, options: Any) -> int:
     url = hub_url(options.URL, options.allow_http)
     token = read_token(options.token_file)
-    if read_consent(home) is None:
-        raise StateError("memhook is not installed", "run: python3 memhook.py install")
+    need_consent(home)
     if team_consent(home) != url:
         say(TEAM_DISCLOSURE.format(url=url, outbox=home.path("outbox"), token=home.path("team-token")))
         ask_consent(options.consent, "nothing was joined")
@@ -10184,6 +10219,9 @@ def drop_output() -> None:
 
 def main(argv: list[str]) -> int:
     """Run one command; -> the exit status."""
+    if sys.version_info < (3, 9):
+        print("memhook: needs Python 3.9 or newer; this is %d.%d, %s" % (*sys.version_info[:2], sys.executable), file=sys.stderr)
+        return EXIT_FAILED
     os.umask(0o077)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: what is opened next would get its number, and print() would take stdout for stderr

@@ -66,7 +66,8 @@ def test_anything_but_the_words_writes_nothing(bare, keys):
     before = tree(bare.root)
     status, shown = typed(bare, keys, "install", "--no-mcp")
     assert status == (130 if keys == b"\x03" else 1)
-    assert memhook.DISCLOSURE.split("\n")[0] in shown and "Traceback" not in shown
+    assert memhook.DISCLOSURE.split("\n")[0] in shown and "Traceback" not in shown and "memhook: nothing was installed" in shown
+    assert ("the words are I CONSENT, in capitals" in shown) == (keys == b"i consent\n")
     assert tree(bare.root) == before
 
 
@@ -117,8 +118,22 @@ def test_without_a_terminal_words_on_stdin_are_no_consent(bare):
 def test_a_dry_run_says_each_hook_and_writes_nothing(bare):
     before = tree(bare.root)
     said = bare.run("install", "--dry-run").stderr
-    assert all(spec.event in said for spec in memhook.HOOK_SPECS) and str(bare.config / "memhook.py") in said
+    assert all(spec.event in said for spec in memhook.HOOK_SPECS)
     assert tree(bare.root) == before
+
+
+def test_a_dry_run_names_every_file_that_an_install_writes(bare):
+    (bare.user / ".local" / "bin").mkdir(parents=True)
+    bare.env["PATH"] = "%s:%s" % (bare.user / ".local" / "bin", bare.env["PATH"])
+    Claude(bare, MCP)
+    said, before = bare.run("install", "--dry-run").stderr, set(tree(bare.root))
+    bare.run(*OFFER)
+    new = [path for path in set(tree(bare.root)) - before if (bare.root / path).is_file() and "claude-calls" not in str(path)]
+    assert len(new) >= 8
+    for path in new:
+        name = "__pycache__" if "__pycache__" in str(path) else os.path.basename(str(path))
+        assert name in said, path
+    assert "MCP server" not in bare.run("install", "--dry-run", "--no-mcp").stderr
 
 
 def test_copying_the_file_enables_nothing(bare):
@@ -261,7 +276,7 @@ def test_uninstall_leaves_the_memories_and_nothing_that_runs(box):
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
     assert tree(box.root) == before
     again = box.run("uninstall")
-    assert "none of our hooks" in again.stderr and settings(box) == SETTINGS
+    assert "memhook was not installed." in again.stderr and settings(box) == SETTINGS
 
 
 def test_a_second_life_finds_the_memories_of_the_first(box):
@@ -277,6 +292,7 @@ def test_a_purge_that_is_not_confirmed_does_nothing_at_all(box, keys):
     before = tree(box.root)
     status, shown = typed(box, keys, "uninstall", "--purge")
     assert status == (130 if keys == b"\x03" else 2) and "1 memories" in shown
+    assert "memhook: %snothing was erased, nothing uninstalled\n" % ("" if keys == b"\x03" else "PURGE was not typed: ") in shown
     assert tree(box.root) == before
 
 
@@ -603,7 +619,28 @@ def test_without_claude_the_command_is_printed(bare):
         pytest.skip("there is a claude")
     said = bare.run(*OFFER).stderr
     line = said[said.index("claude mcp add"):].split("memhook is on")[0]
-    assert shlex.split(line)[:7] == ["claude", "mcp", "add", "--scope", "user", "memhook", "--"] and shlex.split(line)[-1] == "mcp"
+    program = str(bare.config / "memhook.py")
+    assert shlex.split(line) == ["claude", "mcp", "add", "--scope", "user", "memhook", "--", "python3", program, "mcp"]
+
+
+@pytest.mark.parametrize("form", ["memhook", "python3"])
+def test_an_entry_that_a_person_made_as_it_was_printed_goes_with_the_uninstall(bare, form):
+    (bare.user / ".local" / "bin").mkdir(parents=True)
+    bare.env["PATH"] = "%s:%s" % (bare.user / ".local" / "bin", bare.env["PATH"])
+    Claude(bare, "sys.exit(1)")
+    said = bare.run(*OFFER).stderr
+    assert "\n  claude mcp add --scope user memhook -- memhook mcp\n" in said
+    words = {"memhook": ["memhook", "mcp"], "python3": ["python3", str(bare.config / "memhook.py"), "mcp"]}[form]
+    (bare.user / ".claude.json").write_text(json.dumps({"mcpServers": {"memhook": {"command": words[0], "args": words[1:]}}}))
+    Claude(bare, MCP)
+    bare.run("uninstall")
+    assert servers(bare) == {}
+
+
+def test_an_older_python_is_told_in_one_line(bare):
+    code = "import sys; sys.path.insert(0, %r); import memhook; sys.version_info = (3, 8, 18); sys.exit(memhook.main(['install']))" % str(PROGRAM.parent)
+    done = subprocess.run([sys.executable, "-B", "-c", code], env=bare.env, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "memhook: needs Python 3.9 or newer; this is 3.8, %s\n" % sys.executable and not bare.home.exists()
 
 
 # ---- Windows: the forms only
