@@ -5251,8 +5251,10 @@ def catch_up(home: Home, consent: Consent) -> None:
         try:
             if dot and _catch_up_known(home, consent, key):
                 known.add(key)
-        except ITEM_ERRORS as error:  # a checkpoint with nonsense in it: the transcript counts as unknown
+        except (OSError, *ITEM_ERRORS) as error:  # a checkpoint with nonsense in it, or that root wrote: the transcript counts as unknown
             log(home, "capture-failed", transcript=key, error=type(error).__name__)
+            if _is_disk_trouble(error):
+                raise
     for path in transcripts(home):
         status = regular_file(path)
         if status and status.st_mtime >= consent.capture_at and status.st_mtime < now() - DEAD_SECONDS and transcript_key(path) not in known:
@@ -9306,7 +9308,20 @@ def check_settings(home: Home) -> Iterator[tuple[str, str, str]]:
             yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 
 
+def check_access(home: Home) -> Iterator[tuple[str, str, str]]:
+    """Files of ours that another user wrote, as `sudo claude` does."""
+    ours = [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
+    closed = [path for path in ours if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)]
+    if closed:
+        yield ("you may not read %s" % _some(closed), "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
+               "sudo chown -R \"$(id -u):$(id -g)\" '%s'" % home.root)
+
+
 def _findings(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
+    closed = list(check_access(home))
+    yield from closed
+    if closed:
+        return
     yield from check_formats(home)
     consent = read_consent(home)
     if consent is None:

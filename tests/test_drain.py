@@ -648,3 +648,30 @@ def test_a_checkpoint_of_a_session_that_lives_stays_however_old(box, monkeypatch
     script.path.unlink()
     drained(box)
     assert os.path.exists(path) and texts(box) == []
+
+
+def test_a_checkpoint_that_may_not_be_read_keeps_no_segment_waiting_and_doctor_names_it(tmp_path):
+    """As `sudo claude` leaves one: root's, 0600."""
+    prefix = []
+    if not os.geteuid():
+        if not shutil.which("setpriv"):
+            pytest.skip("root ignores file modes, and there is no setpriv")
+        prefix = ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
+    box = Box(tmp_path)
+    box.install()
+    for session in ("session-a-0001", "session-b-0001"):
+        script = box.script(session)
+        script.prompt("What does %s ask?" % session)
+        script.answer("It asks this.")
+        box.hook("Stop", script)
+    box.hook("SessionEnd", script)
+    closed = memhook.checkpoint_path(box.api, memhook.transcript_key(str(box.script("session-a-0001").path)))
+    os.chmod(closed, 0)
+    start = [*prefix, sys.executable, "-I", "-S", "-c", memhook.BOOT, str(PROGRAM)]
+    done = subprocess.run([*start, "drain", "--json"], env=box.env, stdout=subprocess.PIPE, check=True)
+    assert json.loads(done.stdout)["stored"] == 1
+    told = subprocess.run([*start, "doctor"], env=box.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert told.returncode == 4 and "you may not read " + closed in told.stdout and "chown" in told.stdout
+    os.chmod(closed, 0o600)
+    box.hook("SessionEnd", box.script("session-a-0001"))
+    assert box.drain()["stored"] == 1 and len(box.said()) == 4
