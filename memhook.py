@@ -1760,7 +1760,10 @@ def read_seen(home: Home, prefix: str) -> set[bytes]:
     found: set[bytes] = set()
     for name in list_folder(home.path("seen")):
         if name.startswith(prefix):
-            data = read_file(home.path("seen", name)) or b""
+            try:
+                data = read_file(home.path("seen", name)) or b""
+            except PermissionError:
+                continue  # a repeat that is not noticed here is cut out by the drain; a neighbour that is not captured would be lost
             found.update(data[at:at + 8] for at in range(0, len(data) - 7, 8))
     return found
 
@@ -8608,7 +8611,8 @@ def count_memories(home: Home) -> dict[str, int]:
 
 
 def count_sessions(home: Home) -> dict[str, int]:
-    held = [read_file(home.path("checkpoints", name)) or b"" for name in list_folder(home.path("checkpoints")) if name.endswith(".json")]
+    paths = [home.path("checkpoints", name) for name in list_folder(home.path("checkpoints")) if name.endswith(".json")]
+    held = [read_file(path) or b"" for path in paths if os.access(path, os.R_OK)]  # doctor names the others
     return {"open": sum(b'"state":"open"' in data for data in held), "closed": sum(b'"state":"closed"' in data for data in held)}
 
 
@@ -8651,7 +8655,8 @@ def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
     expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
     for path in transcripts(home):
         status = regular_file(path)
-        stored = read_json(checkpoint_path(home, transcript_key(path)))
+        held = checkpoint_path(home, transcript_key(path))
+        stored = read_json(held) if os.access(held, os.R_OK) else None
         stored = stored if isinstance(stored, dict) else {}
         read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
         if status is None or stored.get("own") or status.st_size <= read:
@@ -10256,6 +10261,8 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         drop_output()  # it may be what cannot be written
         say("memhook: %s%s" % (error.strerror or error, ": %s" % error.filename if error.filename else ""))
+        if isinstance(error, PermissionError):
+            say("         memhook doctor tells whose it is, and what mends it")
         return EXIT_FAILED
     except Exception as error:  # the other broad handler: a bug, to be reported, not shown as a traceback
         log(home, "bug", command="".join(argv[:1]), error=type(error).__name__, where=_where(error))

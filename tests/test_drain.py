@@ -672,6 +672,23 @@ def test_a_checkpoint_that_may_not_be_read_keeps_no_segment_waiting_and_doctor_n
     assert json.loads(done.stdout)["stored"] == 1
     told = subprocess.run([*start, "doctor"], env=box.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert told.returncode == 4 and "you may not read " + closed in told.stdout and "chown" in told.stdout
+    status = subprocess.run([*start, "status", "--json"], env=box.env, stdout=subprocess.PIPE, check=True)
+    assert json.loads(status.stdout)["sessions"] == {"open": 0, "closed": 1}
+    refused = subprocess.run([*start, "verify"], env=box.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert refused.returncode == 1 and "memhook doctor" in refused.stderr
     os.chmod(closed, 0o600)
     box.hook("SessionEnd", box.script("session-a-0001"))
     assert box.drain()["stored"] == 1 and len(box.said()) == 4
+
+
+def test_what_is_known_of_a_neighbour_and_may_not_be_read_keeps_no_session_uncaptured(tmp_path):
+    box = Box(tmp_path)
+    box.install()
+    first, second = box.script("session-a-0001"), box.script("session-b-0001")
+    for script in (first, second):
+        script.prompt("What does %s ask?" % script.session)
+        script.answer("It asks this.")
+    box.hook("Stop", first)
+    os.chmod(memhook.checkpoint_path(box.api, memhook.transcript_key(str(first.path))).replace("checkpoints", "seen")[:-5], 0)
+    box.hook("SessionEnd", second, prefix=heeding_modes())
+    assert [segment["session"] for segment in box.spooled()] == ["session-b-0001"]
