@@ -5,12 +5,7 @@
 #   curl -fsSL https://…/install.sh | sh             fetched; the words I CONSENT are asked for at your terminal
 #   MEMHOOK_FROM=/media/stick/memhook.py sh install.sh    offline
 #
-#   --dry-run           say what would be done; do nothing
-#   --uninstall         remove what install added; memories stay (with --purge: asks again, then erases them too)
-#   --consent PHRASE    where nobody can type it
-#
-# Environment: MEMHOOK_BASE_URL (where memhook.py is fetched from), MEMHOOK_FROM (a file instead),
-#   MEMHOOK_SHA256 (the checksum to expect; empty: none), PYTHON, CLAUDE_CONFIG_DIR, MEMHOOK_HOME.
+# Options and environment: sh install.sh --help (usage, below).
 # It needs no root, installs no package, and changes only Claude's folder; memhook.py itself tells what, and asks.
 set -eu
 
@@ -88,10 +83,30 @@ uninstall() { # [--purge]
     "$python" "$program" uninstall "$@"
 }
 
+usage() {
+    cat >&2 <<'END'
+usage: sh install.sh [--dry-run] [--consent PHRASE] [--no-mcp] | --uninstall [--purge]
+
+  --dry-run           say what would be done; do nothing
+  --consent PHRASE    the words I CONSENT, where nobody can type them
+  --no-mcp            do not offer the MCP server
+  --uninstall         remove what install added; memories stay
+  --purge             with --uninstall: asks for the word PURGE, then erases them too
+
+environment:
+  MEMHOOK_BASE_URL    where memhook.py is fetched from
+  MEMHOOK_FROM        a memhook.py to take instead
+  MEMHOOK_SHA256      the checksum to expect; empty: none
+  MEMHOOK_HOME        where memories are kept (memhook-data in Claude's folder)
+  CLAUDE_CONFIG_DIR   Claude's folder (~/.claude)
+  PYTHON              the Python to use
+END
+}
+
 main() {
     case " $* " in
     *" -h "* | *" --help "*)
-        tell "usage: sh install.sh [--dry-run] [--consent PHRASE] | --uninstall [--purge]; the head of the file tells more"
+        usage
         exit 0
         ;;
     esac

@@ -4008,8 +4008,8 @@ def need_consent(home: Home) -> Consent:
 def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]:
     """Keep a note of a person's, redacted; -> {"id", "path", "title", "saved": False where it was there already}. Raises UsageError, StateError."""
     text, title = clean(text).strip(), clean(" ".join(title.split()))
-    if not text:
-        raise UsageError("the note is empty", "memhook save TEXT")
+    if not re.sub(r"\[(?:private|redacted:[\w-]+)\]|\s", "", text):
+        raise UsageError("the note is empty" + (": what is private or redacted is not kept" if text else ""), "memhook save TEXT")
     need_consent(home)
     title = title or one_line(gist(text, 80), 90) or "Note"
     front = {"id": content_id(project, title, text), "project": project, "kind": "note", "from": iso(now()), "at": iso(now()), "tenant": project}
@@ -5402,6 +5402,7 @@ class Import:
         self.group: list[tuple[Lock, Importing]] = []
         self.late: list[str] = []  # transcripts that a hook held
         self.undrained = 0  # segments since a drain was started
+        self.kept_out: dict[str, int] = {}  # why something is withheld -> in how many transcripts
 
     def take(self, path: str, wait_seconds: float = 0.0) -> None:
         """Capture one transcript. One that cannot be read is logged and keeps no other out."""
@@ -5422,6 +5423,8 @@ class Import:
             self.report["failed"] += 1
             return
         self.group.append((lock, taking))
+        for reason in {reason for _, _, reason in taking.checkpoint.withheld}:
+            self.kept_out[reason] = self.kept_out.get(reason, 0) + 1
         for name in ("segments", "turns", "withheld", "skipped"):
             self.report[name] += getattr(taking.done, name)
         if len(self.group) >= BATCH_ITEMS // 2:
@@ -5819,11 +5822,11 @@ def _forget_one(home: Home, path: str) -> dict[str, Any]:
                "outbox": _forget_proposed(home, str(memory.front.get("id"))), "checkpoints": _forget_open(home, grave)}
     removed["index"] = _forget_indexed(home)  # last, for it may be in use: then the next search still takes the memory out
     kept = ["Claude Code's own transcript: %s" % memory.front["transcript"]] if memory.front.get("transcript") else []
-    return {"id": memory.front.get("id"), "path": path, "removed": removed, "kept": kept + ["copies you made: backups, commits, exports"]}
+    return {"id": memory.front.get("id"), "title": memory_title(memory.digest, path), "path": path, "removed": removed, "kept": kept + ["copies you made: backups, commits, exports"]}
 
 
 def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
-    """Remove memories from every place that is ours; -> a receipt for each: {"id", "removed": {place: n}, "kept": [what is not ours]}.
+    """Remove memories from every place that is ours; -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}.
 
     The tombstone is first: whatever is interrupted after it, nothing comes back. Raises StateError, BusyError, IndexUnavailable.
     """
@@ -8004,7 +8007,9 @@ class Settings:
             json.loads(self.text)
             at, what = next(self._faults(), (-1, ""))
         except json.JSONDecodeError as error:
-            raise InstallError("%s, line %d, column %d: %s" % (self.path, error.lineno, error.colno, error.msg), hint)
+            near = self.text[:error.pos + 2].rstrip()
+            likely = "; comments and trailing commas are not JSON" if re.search(r",\s*[\]}]?\s*\Z|//?\Z|/\*\Z", near) else ""
+            raise InstallError("%s, line %d, column %d: %s%s" % (self.path, error.lineno, error.colno, error.msg, likely), hint)
         except (ValueError, RecursionError) as error:  # an integer of more digits than Python takes
             raise InstallError("%s, line 1: %s" % (self.path, "nested too deeply" if isinstance(error, RecursionError) else error), hint)
         if what:
@@ -9095,12 +9100,13 @@ def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, st
     for spec in HOOK_SPECS:
         fault = hook_fault(home, spec, [command for event, command in stands if event == spec.event])
         if fault == "missing" and _dropped(home, settings):
-            fault = "missing: another program rewrote settings.json and dropped it"
+            fault = "missing: settings.json was changed since memhook's install, perhaps by another program"
         faults.setdefault(fault, []).append(spec.event)
     why = {"missing": "what these events tell of is not captured, or only later", "doubled": "each turn is captured twice over, for nothing",
            "stale": "it does nothing, or not what this version would"}
     for fault in filter(None, faults):
-        yield "hook %s is %s" % (" and ".join(faults[fault]), fault), why[re.split(r"\W", fault)[0]], "memhook install"
+        events = " and ".join(filter(None, (", ".join(faults[fault][:-1]), faults[fault][-1])))
+        yield "hook%s %s %s" % (("s", events, "are " + fault) if faults[fault][1:] else ("", events, "is " + fault)), why[re.split(r"\W", fault)[0]], "memhook install"
 
 
 def check_hook_runs(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
@@ -9203,10 +9209,12 @@ def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
         yield "%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"
-    waiting = [regular_file(home.path("spool", "new", name)) for name in list_folder(home.path("spool", "new"))]
-    late = [status for status in waiting if status and now() - status.st_mtime > LATE_SECONDS]
-    if late:
-        yield "%d segments have waited for more than a day" % len(late), "the drain does not run, or does not get through", "memhook drain"
+    for box, what, why, mend in (("spool", "segments have", "the drain does not run, or does not get through", "memhook drain"),
+                                 ("outbox", "candidates for the team have", "the hub does not answer, or nothing is sent", "memhook team outbox --retry")):
+        waiting = [regular_file(home.path(box, "new", name)) for name in list_folder(home.path(box, "new"))]
+        late = sum(status is not None and now() - status.st_mtime > LATE_SECONDS for status in waiting)
+        if late and (box == "spool" or read_team(home)):
+            yield "%d %s waited for more than a day" % (late, what), why, mend
     failed = _failed_hooks(home)
     if failed:
         yield ("%d captures failed within a day, the last with %s %s" % (len(failed), failed[-1].get("error"), failed[-1].get("where", "")),
@@ -9476,7 +9484,7 @@ def cmd_uninstall(home: Home, options: Any) -> int:
 
 
 def cmd_resume(home: Home, options: Any) -> int:
-    say("On again. What was said in the pause stays uncaptured." if set_pause(home, False) else "Not paused.")
+    say("On again. What was said in the pause stays out, unless you import it on purpose (memhook import)." if set_pause(home, False) else "Not paused.")
     return EXIT_OK
 
 
@@ -9626,17 +9634,32 @@ def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def show_import(report: dict[str, int], kept_out: dict[str, int]) -> None:
+    """What an import did; where something stays withheld, in how many transcripts and why."""
+    show("{transcripts} transcripts looked at, {0}: {turns} turns taken, in {segments} segments; {withheld} withheld".format(readable(report["bytes"]), **report))
+    for reason, text in (("before", "said before you consented: memhook import --yes takes it"), ("paused", "said in a pause: memhook import --yes takes it"),
+                         ("off", "said in a project that is switched off")):
+        if kept_out.get(reason):
+            show("    withheld, in %d of them: %s" % (kept_out[reason], text))
+    for name, text in (("skipped", "lines were skipped: no JSON, or too long"), ("failed", "transcripts could not be read; memhook status tells more")):
+        if report[name]:
+            show("    %d %s" % (report[name], text))
+
+
 def cmd_import(home: Home, options: Any) -> int:
     consent = need_consent(home)
     found = find_transcripts(home, options.paths)
     plan = plan_import(home, consent, found) if options.dry_run or not options.yes else {"past": 0}
     if options.dry_run:
-        told = "{transcripts} transcripts, {bytes} bytes; of these are new {new}, {new_bytes} bytes, {past} of them from before you consented; {off} more lie in projects that are switched off"
-        show_json(plan) if options.json else show(told.format(**plan))
+        told = ("{transcripts} transcripts, {0}. New in memory would be {new} of them, {1}.\n"
+                "{past} of the new ones hold what was said before you consented, or in a pause: that is taken only with --yes, or when you are asked.\n"
+                "{off} others lie in projects that are switched off: nothing of them is taken.")
+        show_json(plan) if options.json else show(told.format(readable(plan["bytes"]), readable(plan["new_bytes"]), **plan))
         return EXIT_OK
     past = options.yes or bool(plan["past"]) and ask_past(consent, plan)
-    report = Import(home, consent, past).run(found, progress("imported"))
-    show_json(report) if options.json else show(", ".join("%s %s" % pair for pair in report.items()))
+    importing = Import(home, consent, past)
+    report = importing.run(found, progress("looked at"))
+    show_json(report) if options.json else show_import(report, importing.kept_out)
     if report["segments"] and not options.json:
         say("A drain turns the segments into memories; memhook status tells how far it is.")
     return EXIT_FAILED if report["failed"] else EXIT_OK
@@ -9680,7 +9703,8 @@ def cmd_forget(home: Home, options: Any) -> int:
         show_json({"forgotten": receipts})
         return EXIT_OK
     for receipt in receipts:
-        show("Forgot %s (%s)" % (receipt["id"], receipt["path"]))
+        show("Forgot %s: %s" % (receipt["id"], one_line(receipt["title"], 100)))
+        show("    from " + receipt["path"])
         show("    removed: " + ", ".join("%s %d" % pair for pair in receipt["removed"].items()))
         for place in receipt["kept"]:
             show("    not ours to erase: " + place)
@@ -9861,7 +9885,10 @@ def cmd_team_join(home: Home, options: Any) -> int:
 
 
 def cmd_team_leave(home: Home, options: Any) -> int:
-    removed = leave(home, options.purge)
+    joined, removed = read_team(home) is not None, leave(home, options.purge)
+    if not joined:
+        say("No team was joined%s." % ("; %d waiting candidates were erased" % removed if removed else ""))
+        return EXIT_OK
     say("Left. Nothing is proposed or sent any more%s. What you pulled stays." % ("; %d waiting candidates were erased" % removed if options.purge else ""))
     return EXIT_OK
 
@@ -9964,8 +9991,10 @@ def cmd_hub_govern(home: Home, options: Any) -> int:
 def cmd_hub_anchor(home: Home, options: Any) -> int:
     path = hub_path(home, options.db)
     with using_hub(path) as db:
-        for added in append_anchors(db, options.anchors or anchors_path(path)):
-            show(canonical(added))
+        added = append_anchors(db, options.anchors or anchors_path(path))
+    for entry in added:
+        show(canonical(entry))
+    say("" if added else "Nothing to anchor: no chain has a receipt since its last anchor.")
     return EXIT_OK
 
 
@@ -10128,12 +10157,12 @@ COMMANDS = (
             flag("--no-mcp", "do not offer the MCP server"), flag("--status", "the same as: memhook status"), flag("--off", "the same as: memhook pause"), _JSON),
     Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.", "memhook uninstall\nmemhook uninstall --purge", flag("--purge", "also erase all memories (asks again)")),
     Command("pause", cmd_pause, "Capture nothing until resume.", "memhook pause"),
-    Command("resume", cmd_resume, "Capture again; what was said in the pause stays out.", "memhook resume"),
+    Command("resume", cmd_resume, "Capture again; what was said in the pause stays out, unless you import it on purpose.", "memhook resume"),
     Command("status", cmd_status, "Show what is installed, waiting and stored.", "memhook status\nmemhook status --json", _JSON),
     Command("drain", cmd_drain, "Turn what was captured into memories. Hooks start this by themselves.", "memhook drain\nmemhook drain --retry-dead",
             _JSON, flag("--retry-dead", "try again what was buried")),
     Command("import", cmd_import, "Take past transcripts into memory.", "memhook import --dry-run\nmemhook import --yes", Argument("paths", nargs="*", metavar="PATH"),
-            flag("--dry-run", "count only"), flag("--yes", "also what was said before you consented"), _JSON),
+            flag("--dry-run", "count only"), flag("--yes", "also what was said before you consented, and in pauses: on purpose"), _JSON),
     Command("search", cmd_search, "Find what was said and done.", "memhook search why integer cents\nmemhook search --all --since 7d ECONNREFUSED",
             Argument("query", nargs="+", metavar="QUERY"), Argument("-n", type=positive, metavar="N", help="how many results (6)"), Argument("--project", metavar="KEY", help="another project"),
             flag("--all", "every project"), Argument("--since", metavar="DATE", help="a date, or a span such as 7d"), Argument("--source", metavar="memory|session", help="digests and notes, or what was said"),

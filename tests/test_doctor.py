@@ -144,7 +144,12 @@ def test_a_missing_hook_is_found_and_install_mends_it(box):
     del value["hooks"]["Stop"]
     write_settings(box, value)
     finding = only(box)
-    assert "hook Stop is missing: another program rewrote settings.json and dropped it" == finding["what"] and finding["mend"] == "memhook install"
+    assert "hook Stop is missing: settings.json was changed since memhook's install, perhaps by another program" == finding["what"]
+    assert finding["mend"] == "memhook install"
+    for event in ("PreCompact", "SessionEnd"):
+        del value["hooks"][event]
+    write_settings(box, value)
+    assert only(box)["what"].startswith("hooks Stop, PreCompact and SessionEnd are missing: ")
     box.run("install", "--no-mcp")
     assert found(box) == []
 
@@ -152,7 +157,7 @@ def test_a_missing_hook_is_found_and_install_mends_it(box):
 def test_all_hooks_dropped_are_one_finding(box):
     write_settings(box, {"model": "opus"})
     finding = only(box)
-    assert all(spec.event in finding["what"] for spec in memhook.HOOK_SPECS) and "dropped" in finding["what"]
+    assert all(spec.event in finding["what"] for spec in memhook.HOOK_SPECS) and "are missing: settings.json was changed" in finding["what"]
 
 
 def test_settings_that_are_gone_are_missing_hooks(box):
@@ -342,6 +347,29 @@ def test_segments_that_wait_for_more_than_a_day_are_found(box):
     for name in os.listdir(box.home / "spool" / "new"):
         age(box.home / "spool" / "new" / name, 2 * DAY)
     assert "1 segments have waited" in only(box)["what"]
+
+
+def test_candidates_that_wait_long_for_the_hub_are_found(box):
+    consent = json.loads((box.home / "consent.json").read_text())
+    (box.home / "consent.json").write_text(json.dumps({**consent, "team": {"url": "http://127.0.0.1:9"}}))
+    (box.home / "team.json").write_text(json.dumps({"format": memhook.TEAM_FORMAT, "url": "http://127.0.0.1:9", "tenant": "shop", "name": "ann", "role": "member"}))
+    (box.home / "team-token").write_text("a-token-of-the-hub")
+    waiting = box.home / "outbox" / "new" / "0001.json"
+    waiting.parent.mkdir(parents=True)
+    waiting.write_text("{}")
+    for path in (box.home / "team.json", box.home / "team-token", waiting):
+        path.chmod(0o600)
+    for path in (waiting.parent, waiting.parent.parent):
+        path.chmod(0o700)
+    assert found(box) == []
+    age(waiting, 2 * DAY)
+    assert only(box)["what"] == "1 candidates for the team have waited for more than a day"
+
+
+@pytest.mark.parametrize("text, likely", [('{"a": 1,}', True), ('// mine\n{}', True), ('{"a": 1 /* x */}', True), ('{"a" 1}', False), ('{"a":', False)])
+def test_comments_and_trailing_commas_are_named_where_they_are_the_likely_cause(box, text, likely):
+    (box.config / "settings.json").write_text(text)
+    assert ("comments and trailing commas are not JSON" in only(box)["what"]) == likely
 
 
 def test_hooks_that_failed_are_found_for_a_day(box):

@@ -363,7 +363,8 @@ def test_an_anchor_with_nothing_new_appends_nothing(quiet):
     assert json.loads(quiet.run("anchor").stdout)["count"] == 1
     before = path.read_bytes()
     for _ in range(2):
-        assert quiet.run("anchor").stdout == "" and path.read_bytes() == before
+        done = quiet.run("anchor")
+        assert done.stdout == "" and "Nothing to anchor" in done.stderr and path.read_bytes() == before
     quiet.propose(quiet.token("ann"), "Use cents always.")
     assert json.loads(quiet.run("anchor").stdout)["count"] == 2
     assert path.read_bytes().startswith(before) and len(path.read_bytes().splitlines()) == 2

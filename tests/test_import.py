@@ -80,7 +80,8 @@ def test_a_dry_run_counts_and_changes_nothing(box):
     sizes = [os.path.getsize(script.path) for script in scripts]
     report = imported(box, "--dry-run")
     assert report == {"transcripts": 5, "bytes": sum(sizes) + os.path.getsize(off.path), "new": 4, "new_bytes": sum(sizes), "past": 3, "off": 1}
-    assert "5 transcripts" in box.run("import", "--dry-run").stdout
+    told = box.run("import", "--dry-run").stdout
+    assert told.startswith("5 transcripts, ") and "New in memory would be 4 of them, " in told and "\n3 of the new ones hold" in told and "\n1 others lie" in told
     assert files(box.home) == before
     imported(box, "--yes")
     assert imported(box, "--dry-run")["new"] == 0
@@ -103,6 +104,8 @@ def test_a_person_at_a_terminal_is_asked(box, answer, taken):
     past(box)
     status, shown = at_a_terminal(box, answer)
     assert status == 0 and "1 of 1 new transcripts" in shown and "[y/N]" in shown
+    assert "1 transcripts looked at, " in shown and (": %d turns taken" % taken) in shown
+    assert ("withheld, in 1 of them: said before you consented: memhook import --yes takes it" in shown) == (not taken)
     assert len(everything(box)) == taken
 
 
@@ -118,8 +121,9 @@ def test_what_was_said_in_a_pause_is_taken_only_with_yes(box):
     box.run("pause")
     script = box.script(start=time.time() - 1)
     script.prompt("Said in the pause")
-    box.run("resume")
-    box.run("import")
+    assert "unless you import it on purpose" in box.run("resume").stderr
+    for _ in range(2):  # the second finds nothing new in it
+        assert "withheld, in 1 of them: said in a pause" in box.run("import").stdout
     assert everything(box) == []
     box.run("import", "--yes")
     assert everything(box) == ["Said in the pause"]
@@ -327,6 +331,6 @@ def test_an_import_starts_a_drain_for_what_it_took(box):
 def test_progress_is_for_a_terminal_only(box):
     for number in range(20):
         past(box, "old-%02d" % number)
-    assert "imported" not in box.run("import", "--yes").stderr
+    assert "looked at" not in box.run("import", "--yes").stderr
     status, shown = at_a_terminal(box, "", "--yes")
-    assert status == 0 and "imported 20 of 20" in shown
+    assert status == 0 and "looked at 20 of 20" in shown

@@ -219,7 +219,11 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(box, shell):
 
 
 def test_help_needs_nothing(box, shell):
-    assert "--uninstall" in run(box, [shell, SCRIPT, "--help"]).stderr
+    said = run(box, [shell, SCRIPT, "--help"]).stderr
+    text = SCRIPT.read_text("utf-8")
+    assert {"--dry-run", "--consent", "--no-mcp", "--uninstall", "--purge"} <= set(said.split())
+    for name in re.findall(r"\$\{((?:MEMHOOK|CLAUDE)_\w+|PYTHON)", text):
+        assert "\n  %s " % name in said, name
 
 
 @pytest.mark.parametrize("old", ["", "#!/bin/sh\nexit 9\n", '#!/bin/sh\ncase "$*" in *version_info*) exit 1;; esac\n'])

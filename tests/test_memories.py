@@ -181,6 +181,19 @@ def test_forget_leaves_no_byte_of_it_in_the_home_and_says_where_it_was(box):
     assert not (box.home / "index.db-wal").exists() or (box.home / "index.db-wal").stat().st_size == 0
 
 
+def test_forget_says_what_it_forgets(box):
+    talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
+    id = only_id(box, "xylophone")
+    shown = box.run("forget", id).stdout
+    assert shown.startswith("Forgot %s: Tell me: " % id) and "\n    from %s/" % (box.home / "memories") in shown
+
+
+@pytest.mark.parametrize("text", ["<private>x</private>", " <private>x", "<private>a</private> <private>b</private>", "ghp_" + "a1B2" * 9])
+def test_a_note_of_which_nothing_would_be_kept_is_refused(box, text):
+    done = box.run("save", text, check=False)
+    assert done.returncode == 2 and "the note is empty: what is private or redacted is not kept" in done.stderr and box.memories() == []
+
+
 def test_forget_empties_the_words_of_the_full_text(box):
     talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
     box.run("forget", only_id(box, "xylophone"))
@@ -309,4 +322,4 @@ def test_a_saved_note_that_was_forgotten_can_be_saved_again(box):
 def test_the_printed_receipt_is_for_a_person(box):
     script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
     shown = box.run("forget", only_id(box, "xylophone")).stdout
-    assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "xylophone contract" not in shown
+    assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "I see." not in shown

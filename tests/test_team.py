@@ -170,7 +170,8 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
 
 
 def test_leaving_makes_no_home(bare):
-    assert bare.run("team", "leave", "--purge").stdout == "" and not bare.home.exists()
+    done = bare.run("team", "leave", "--purge")
+    assert (done.stdout, done.stderr) == ("", "No team was joined.\n") and not bare.home.exists()
 
 
 def test_leaving_stops_it_and_purge_removes_what_waits(hub, wired, tenant):
