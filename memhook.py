@@ -8008,7 +8008,7 @@ class Settings:
             at, what = next(self._faults(), (-1, ""))
         except json.JSONDecodeError as error:
             near = self.text[:error.pos + 2].rstrip()
-            likely = "; comments and trailing commas are not JSON" if re.search(r",\s*[\]}]?\s*\Z|//?\Z|/\*\Z", near) else ""
+            likely = "; comments and trailing commas are not JSON" if re.search(r",[\s\]}]*\Z|//?\Z|/\*\Z", near) else ""
             raise InstallError("%s, line %d, column %d: %s%s" % (self.path, error.lineno, error.colno, error.msg, likely), hint)
         except (ValueError, RecursionError) as error:  # an integer of more digits than Python takes
             raise InstallError("%s, line 1: %s" % (self.path, "nested too deeply" if isinstance(error, RecursionError) else error), hint)
@@ -10155,7 +10155,7 @@ COMMANDS = (
     Command("install", cmd_install, "Ask for your consent and add the hooks to Claude Code's settings.", 'memhook install\nmemhook install --consent "I CONSENT"',
             Argument("--consent", metavar="PHRASE", help="the words I CONSENT, where nobody can type them"), flag("--dry-run", "say what would be done; do nothing"),
             flag("--no-mcp", "do not offer the MCP server"), flag("--status", "the same as: memhook status"), flag("--off", "the same as: memhook pause"), _JSON),
-    Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.", "memhook uninstall\nmemhook uninstall --purge", flag("--purge", "also erase all memories (asks again)")),
+    Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.", "memhook uninstall\nmemhook uninstall --purge", flag("--purge", "also erase all memories (asks for the word PURGE)")),
     Command("pause", cmd_pause, "Capture nothing until resume.", "memhook pause"),
     Command("resume", cmd_resume, "Capture again; what was said in the pause stays out, unless you import it on purpose.", "memhook resume"),
     Command("status", cmd_status, "Show what is installed, waiting and stored.", "memhook status\nmemhook status --json", _JSON),

@@ -366,7 +366,7 @@ def test_candidates_that_wait_long_for_the_hub_are_found(box):
     assert only(box)["what"] == "1 candidates for the team have waited for more than a day"
 
 
-@pytest.mark.parametrize("text, likely", [('{"a": 1,}', True), ('// mine\n{}', True), ('{"a": 1 /* x */}', True), ('{"a" 1}', False), ('{"a":', False)])
+@pytest.mark.parametrize("text, likely", [('{"a": 1,}', True), ('{"a": [1, ]}', True), ('// mine\n{}', True), ('{"a": 1 /* x */}', True), ('{"a" 1}', False), ('{"a":', False)])
 def test_comments_and_trailing_commas_are_named_where_they_are_the_likely_cause(box, text, likely):
     (box.config / "settings.json").write_text(text)
     assert ("comments and trailing commas are not JSON" in only(box)["what"]) == likely
