@@ -8224,8 +8224,8 @@ def ask_words(question: str, undone: str) -> Optional[str]:
     try:
         shown, typed = open_terminal()
         with shown, typed:
-            shown.write(question.encode())
             try:
+                shown.write(question.encode())
                 answer = typed.readline()
             except KeyboardInterrupt:
                 shown.write(b"\n")
