@@ -251,7 +251,7 @@ def test_a_hundred_session_ends_with_their_drains_leave_nothing_waiting_and_no_p
     try:
         for _ in range(100):
             quietly(room, "SessionEnd", talk.say())
-        wait_until(lambda: not drains(room), "the drains to end")
+        wait_until(lambda: not drains(room) and not room.spooled(), "the last drain to begin, and all to end")
     finally:
         done.set()
         watcher.join()

@@ -11,10 +11,6 @@ PLAYED = ("p_resume", "clear", "kill_first")  # under a minute
 SCRIPTS = os.environ.get("MEMHOOK_CLIENT_SCRIPTS", "")  # read here: within a test these variables are gone
 
 
-if os.environ.get("MEMHOOK_ONE_IN", "1") != "1":
-    pytest.skip("the real client is played with the first Python alone", allow_module_level=True)
-
-
 def play(name, *args):
     """Run a program of tests/live; its report is shown where it fails."""
     done = subprocess.run([sys.executable, str(ROOT / "tests" / "live" / name), *args], env={**os.environ, "MEMHOOK_CLIENT_SCRIPTS": SCRIPTS},
