@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-0000000000000000000000000000000000000000000000000000000000000000}
+SHA256=${MEMHOOK_SHA256-1687caf90ea65a627a64bfd714df35e39ac180edce64888d245c3c91be5f9cb8}
 
 tell() { printf '%s\n' "$*" >&2; }
 
