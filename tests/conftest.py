@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shlex
+import signal
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell starts what runs beside it so, and ^C is among what is tried here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 import memhook  # noqa: E402
 
 PROGRAM = ROOT / "memhook.py"
