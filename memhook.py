@@ -5504,14 +5504,13 @@ class Ledger:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.covered: dict[str, set[str]] = {}  # folder part of the key -> "<turn key> <text hash>"
-        self.written: dict[str, dict[str, str]] = {}  # folder part of the key -> memory id -> hash of the file as written
 
     def load(self, key: str) -> None:
         folder = key[:8]
         if folder in self.covered:
             return
         receipts = list(read_receipts(self.home, folder))  # before anything is noted: half a ledger would store things twice
-        self.covered[folder], self.written[folder] = set(), {}
+        self.covered[folder] = set()
         for receipt in receipts:
             self.note(key, receipt)
 
@@ -5520,11 +5519,8 @@ class Ledger:
 
     def note(self, key: str, receipt: dict[str, Any]) -> None:
         """Add what a receipt covers."""
-        folder = key[:8]
         if receipt.get("outcome") != "dead":
-            self.covered[folder].update("%s %s" % turn for turn in receipt_turns(receipt))
-        if receipt.get("file") and isinstance(receipt.get("id"), str):
-            self.written[folder][receipt["id"]] = receipt["file"]
+            self.covered[key[:8]].update("%s %s" % turn for turn in receipt_turns(receipt))
 
 
 def render_receipt(segment: dict[str, Any], turns: list[Turn], outcome: str, written: str) -> dict[str, Any]:
