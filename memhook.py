@@ -3341,7 +3341,6 @@ class Index:
     """The open database. Use open_index(); close() or a with statement ends it."""
 
     def __init__(self, home: Home, db: Any, full_text: bool, read_only: str = "") -> None:
-        self.home = home
         self.db = db
         self.full_text = full_text  # False where SQLite was built without FTS5
         self.read_only = read_only  # where it can only be searched as it is: the sentence that says so
