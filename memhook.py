@@ -5287,12 +5287,12 @@ def is_live(home: Home, path: str) -> bool:
     return checkpoint is not None and checkpoint.state == "open" and not _is_dead(checkpoint, regular_file(path))
 
 
-def has_news(home: Home, path: str, status: os.stat_result, past: bool) -> bool:
+def has_news(home: Home, path: str, status: os.stat_result) -> bool:
     """Whether an import would find something in a transcript: it changed since it was captured, or holds what was withheld."""
     checkpoint = read_checkpoint(home, transcript_key(path))
     if checkpoint is None or status.st_size != checkpoint.size or (checkpoint.state == "closed" and checkpoint.turns):
         return True
-    return past and any(reason != "off" for _, _, reason in checkpoint.withheld)
+    return any(reason != "off" for _, _, reason in checkpoint.withheld)
 
 
 def begins_with(path: str) -> tuple[Optional[float], str]:
@@ -5314,7 +5314,7 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
         plan["transcripts"] += 1
         plan["bytes"] += status.st_size
         try:
-            if not has_news(home, path, status, True):
+            if not has_news(home, path, status):
                 continue
             at, cwd = begins_with(path)
         except (OSError, StateError):
