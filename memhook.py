@@ -4696,9 +4696,8 @@ def replace_memory(home: Home, path: str, receipt: dict[str, Any], data: bytes) 
             return False
         os.replace(temp, path)
         sync_folder(os.path.dirname(path))
-        fields = {name: value for name, value in receipt.items() if name != "key"}
         # the turns stay with the first receipt: verify counts them there
-        write_receipt(home, receipt["key"], {**fields, "outcome": "upgraded", "file": file_hash(data), "at": iso(now()), "turns": []})
+        write_receipt(home, receipt["key"], {**receipt, "outcome": "upgraded", "file": file_hash(data), "at": iso(now()), "turns": []})
     return True
 
 
