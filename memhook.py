@@ -4722,11 +4722,11 @@ def upgradable(home: Home, since: float, stored_since: float = 0.0) -> list[tupl
     waiting = {id[:8]: receipt for id, receipt in last.items() if receipt["outcome"] == "stored" and (parse_time(receipt["at"]) or 0.0) > stored_since}
     tries = read_usage(home, "distiller")["tries"]
     found = []
-    for path, _ in walk_memories(home.path("memories")) if waiting else ():
-        name = path.rpartition("/")[2]
+    for path in memory_files(home) if waiting else ():
+        name = os.path.basename(path)
         receipt = waiting.get(name[-len("12345678.md"):-len(".md")])
         if receipt and name[:10] >= iso(since)[:10]:
-            found.append((name, home.path("memories", *path.split("/")), receipt))
+            found.append((name, path, receipt))
     found.sort(key=lambda row: row[0], reverse=True)
     return [(path, receipt) for _, path, receipt in sorted(found, key=lambda row: tries.get(row[2]["id"], 0))]
 
