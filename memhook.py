@@ -4766,7 +4766,7 @@ def upgrade_new(home: Home) -> int:
     """
     count = 0
     try:
-        allowed = home.setting("distiller") != "offline" and may_ask(home, "distiller")
+        allowed = may_ask(home, "distiller")
     except UsageError as error:
         log(home, "model-failed", role="distiller", why=str(error))
         return 0
@@ -4931,7 +4931,7 @@ def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lam
     """embed_units() with its failures counted; -> what a person should know, "" where all is well or embeddings are off."""
     import sqlite3
     try:
-        if home.setting("embedder") == "none" or index.read_only or not may_ask(home, "embedder"):
+        if index.read_only or not may_ask(home, "embedder"):
             return ""
         if probe:
             probe_dimension(home, index)
