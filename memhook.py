@@ -4948,16 +4948,15 @@ def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lam
 
 
 def embed_new(home: Home) -> None:
-    """From the drain: bring the index up to the store and make what vectors are missing; one process at a time."""
+    """From the drain, which has brought the index up to the store: make what vectors are missing; one process at a time."""
     if home.setting("embedder") == "none" or read_usage(home, "embedder")["not_before"] > now():
         return
     with Lock(home.path("embed.lock")) as lock:
         try:
-            if lock.acquire() and may_ask(home, "embedder"):
+            if lock.acquire():
                 with open_index(home) as index:
-                    index.refresh()
                     embed_store(home, index)
-        except (IndexUnavailable, UsageError) as error:
+        except IndexUnavailable as error:
             log(home, "model-failed", role="embedder", why=str(error))
 
 
