@@ -3480,6 +3480,12 @@ def _is_locked(error: Exception) -> bool:
     return "locked" in str(error) or "busy" in str(error)
 
 
+def _unavailable(error: Exception) -> IndexUnavailable:
+    if _is_locked(error):
+        return IndexUnavailable("the index is in use by another process", "try again in a moment")
+    return IndexUnavailable("the index cannot be used: %s" % error, "memhook reindex makes it anew")
+
+
 def _usable(db: Any) -> Optional[bool]:
     """Whether the database has this program's tables, and with full text or not: True, False; None: it must be made anew."""
     import sqlite3
@@ -3544,10 +3550,8 @@ def open_index(home: Home, fresh: bool = False) -> Index:
         except sqlite3.DatabaseError as error:
             if db:
                 db.close()  # Windows removes nothing that is open
-            if _is_locked(error):
-                raise IndexUnavailable("the index is in use by another process", "try again in a moment")
-            if attempt:
-                raise IndexUnavailable("the index cannot be used: %s" % error, "memhook reindex makes it anew")
+            if attempt or _is_locked(error):
+                raise _unavailable(error)
         except OSError as error:
             raise IndexUnavailable("the index cannot be used: %s" % error.strerror, "memhook status tells where it lies")
     raise IndexUnavailable("the index cannot be used", "memhook reindex makes it anew")
@@ -3561,10 +3565,8 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
             with open_index(home, fresh) as index:
                 return act(index)
         except sqlite3.DatabaseError as error:
-            if _is_locked(error):
-                raise IndexUnavailable("the index is in use by another process", "try again in a moment")
-            if fresh:
-                raise IndexUnavailable("the index cannot be used: %s" % error, "memhook reindex makes it anew")
+            if fresh or _is_locked(error):
+                raise _unavailable(error)
 
 
 # ==== 14. Search ================================================================
