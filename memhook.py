@@ -3618,7 +3618,7 @@ class Term:
 
 
 def _weights(terms: list[Term]) -> dict[str, float]:
-    """What each word of the query weighs; of a word that was replaced by several, the most."""
+    """What each word of these terms weighs; of a word that was replaced by several, the most."""
     weights: dict[str, float] = {}
     for term in terms:
         weights[term.word] = max(term.weight, weights.get(term.word, 0.0))
@@ -3845,14 +3845,14 @@ class Searcher:
     def coverage(self, terms: list[Term], ids: list[int]) -> dict[int, float]:
         """The share of the query's weight that each unit's own text and headings have."""
         whole = sum(_weights(terms).values()) or 1.0
-        found: dict[int, dict[str, float]] = {id: {} for id in ids}
+        found: dict[int, list[Term]] = {id: [] for id in ids}
         marks = ",".join("?" * len(ids))
         for term in terms:
             if not term.count:
                 continue
             for (id,) in self.db.execute("SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? AND rowid IN (%s)" % marks, (term.phrase, *ids)):
-                found[id][term.word] = max(term.weight, found[id].get(term.word, 0.0))
-        return {id: min(1.0, sum(weights.values()) / whole) for id, weights in found.items()}
+                found[id].append(term)
+        return {id: min(1.0, sum(_weights(held).values()) / whole) for id, held in found.items()}
 
     def dated(self, rows: list[Row]) -> dict[int, float]:
         """What a word of time adds to the units that have one."""
