@@ -4317,11 +4317,6 @@ def disclosure(home: Home, role: str) -> str:
 # ---- the day's use
 
 
-def _fresh_usage() -> dict[str, Any]:
-    return {"day": iso(now())[:10], "calls": 0, "chars": 0, "failures": 0, "streak": 0, "not_before": 0.0, "failed_at": 0.0, "why": "",
-            "tries": {}, "call": ""}
-
-
 def read_usage(home: Home, role: str) -> dict[str, Any]:
     """One role's row of usage.json; what is damaged counts as new.
 
@@ -4330,7 +4325,8 @@ def read_usage(home: Home, role: str) -> dict[str, Any]:
     """
     stored = read_json(home.path("usage.json"))
     row = stored.get(role) if isinstance(stored, dict) else None
-    fresh = _fresh_usage()
+    fresh: dict[str, Any] = {"day": iso(now())[:10], "calls": 0, "chars": 0, "failures": 0, "streak": 0, "not_before": 0.0, "failed_at": 0.0,
+                             "why": "", "tries": {}, "call": ""}
     if not isinstance(row, dict) or any(type(row.get(name)) is not type(value) for name, value in fresh.items()):
         return fresh
     if row["day"] != fresh["day"]:
