@@ -5756,34 +5756,36 @@ def _forget_indexed(home: Home) -> int:
     return with_index(home, erase)
 
 
+def spool_paths(home: Home, name: str) -> Iterator[str]:
+    """The path of every item of the spool or the outbox, claimed and buried ones included."""
+    spool = Spool(home.path(name))
+    return (os.path.join(spool.root, state, item.name) for state in ("new", "claimed", "dead") for item in spool.items(state))
+
+
 def _forget_waiting(home: Home, grave: Graves) -> int:
     """Take the turns out of what waits, dead letters included; -> how many turns went."""
-    spool, removed = Spool(home.path("spool")), 0
-    for state in ("new", "claimed", "dead"):
-        for item in spool.items(state):
-            path = os.path.join(spool.root, state, item.name)
-            try:
-                segment, turns = parse_segment(read_file(path) or b"")
-            except (Poison, Transient):
-                continue
-            kept = [turn for turn in turns if not grave.holds(turn)]
-            removed += len(turns) - len(kept)
-            if len(kept) < len(turns):
-                segment["turns"] = [turn.to_json() for turn in kept]
-                write_json(path, segment) if kept else remove_file(path)
+    removed = 0
+    for path in spool_paths(home, "spool"):
+        try:
+            segment, turns = parse_segment(read_file(path) or b"")
+        except (Poison, Transient):
+            continue
+        kept = [turn for turn in turns if not grave.holds(turn)]
+        removed += len(turns) - len(kept)
+        if len(kept) < len(turns):
+            segment["turns"] = [turn.to_json() for turn in kept]
+            write_json(path, segment) if kept else remove_file(path)
     return removed
 
 
 def _forget_proposed(home: Home, memory: str) -> int:
     """Take a memory's candidates out of the outbox, those that the hub refused included; -> how many went."""
-    spool, removed = Spool(home.path("outbox")), 0
-    for state in ("new", "claimed", "dead"):
-        for item in spool.items(state):
-            path = os.path.join(spool.root, state, item.name)
-            stored = read_json(path)
-            if isinstance(stored, dict) and stored.get("memory") == memory:
-                remove_file(path)
-                removed += 1
+    removed = 0
+    for path in spool_paths(home, "outbox"):
+        stored = read_json(path)
+        if isinstance(stored, dict) and stored.get("memory") == memory:
+            remove_file(path)
+            removed += 1
     return removed
 
 
@@ -8779,10 +8781,8 @@ class Evidence:
         self.files: set[str] = set()  # SHA-256 of the memory files as they are
         self.messages: dict[tuple[str, str], list[str]] = {}  # (session, message_hash) -> "stored" or "waiting", for each that came from Stop before its line
         self.graves = read_graves(home)
-        spool = Spool(home.path("spool"))
-        for state in ("new", "claimed", "dead"):
-            for item in spool.items(state):
-                self._read_item(os.path.join(spool.root, state, item.name))
+        for path in spool_paths(home, "spool"):
+            self._read_item(path)
         for path in memory_files(home):
             self._read_memory(path)
 
