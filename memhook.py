@@ -3875,7 +3875,7 @@ class Searcher:
         return [hit for hit in best if hit.coverage >= LEAST_COVERAGE or hit.row.bm25 == 0]  # 0: found by meaning alone
 
 
-def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any = None) -> list[Hit]:
+def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any) -> list[Hit]:
     """Without FTS5: how many of the query's words a unit's text has, in plain Python over all of them."""
     words = [word.lower() for word in re.findall(r"\w+", text) if word.lower() not in _STOP_WORDS] or [text.lower()]
     query = ("SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text FROM chunks JOIN files ON files.id = chunks.file "
@@ -4899,7 +4899,7 @@ def drop_other_lengths(db: Any, model: str, vector: Any) -> int:
     return len(vector)
 
 
-def embed_units(home: Home, index: Index, tell: Callable[[int, int], None] = lambda done, total: None) -> int:
+def embed_units(home: Home, index: Index, tell: Callable[[int, int], None]) -> int:
     """Make the vectors that are missing; -> how many. Raises ModelFailed, UsageError; what was made until then stays."""
     db, model, length, made = index.db, model_name(home, "embedder"), 0, 0
     todo = without_vector(db, model)
