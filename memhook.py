@@ -370,10 +370,10 @@ def read_file(path: str) -> Optional[bytes]:
 
 
 def read_json(path: str) -> Any:
-    """The object in a JSON file; None where the file is absent or is not one whole JSON value."""
+    """The value in a JSON file, also after a byte order mark; None where the file is absent or is not one whole JSON value."""
     data = read_file(path)
     try:
-        return None if data is None else json.loads(data.decode("utf-8"))
+        return None if data is None else json.loads(data)
     except (ValueError, RecursionError):
         return None
 
@@ -5945,9 +5945,9 @@ def missing_hook(home: Home) -> str:
     By the text of the entries: doctor takes them apart, a hook has no time for it. What is wired elsewhere is not missed here.
     """
     try:
-        hooks = json.loads((read_file(os.path.join(home.config, "settings.json")) or b"{}").decode("utf-8-sig")).get("hooks", {})
+        hooks = read_json(os.path.join(home.config, "settings.json")).get("hooks", {})
         stands = {spec.event: re.search(r"memhook\.py\W{1,4}%s\b" % spec.subcommand, json.dumps(hooks.get(spec.event))) for spec in HOOK_SPECS}
-    except (AttributeError, ValueError, OSError):
+    except (AttributeError, OSError):
         return ""
     return next((event for event, found in stands.items() if not found), "") if stands["SessionStart"] else ""
 
@@ -9145,8 +9145,8 @@ def _switch(paths: list[str], name: str) -> tuple[str, Any]:
     found: tuple[str, Any] = ("", None)
     for path in paths:
         try:
-            stored = json.loads((read_file(path) or b"{}").decode("utf-8-sig"))
-        except (ValueError, RecursionError, OSError):
+            stored = read_json(path)
+        except OSError:
             continue
         if isinstance(stored, dict) and name in stored:
             found = (path, stored[name])

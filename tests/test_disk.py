@@ -146,6 +146,11 @@ def test_what_is_not_one_whole_json_value_reads_as_none(tmp_path, data):
     assert memhook.read_json(str(tmp_path / "file")) is None
 
 
+def test_a_byte_order_mark_is_no_part_of_json(tmp_path):
+    (tmp_path / "file").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n')
+    assert memhook.read_json(str(tmp_path / "file")) == {"a": 1}
+
+
 def test_json_with_lone_surrogates_can_be_written(tmp_path):
     memhook.write_json(str(tmp_path / "file"), {"a": "\ud83d—é\u2028"})
     assert memhook.read_json(str(tmp_path / "file")) == {"a": "?—é\u2028"}
