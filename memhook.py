@@ -6751,12 +6751,11 @@ def check_team(home: Home) -> dict[str, Any]:
     facts = {name: getattr(team, name) if team else "" for name in ("url", "tenant", "name", "role")}
     return {"joined": team is not None, **facts, "propose": home.setting("team_propose"), "outbox": Spool(home.path("outbox")).counts(),
             "paused": state["paused"], "wait_until": iso(state["wait_until"]) if state["wait_until"] > now() else "", "trouble": state["trouble"],
-            "pulled": len(team_files(home))}
+            "pulled": len(list(walk_memories(home.path("memories", TEAM_PROJECT))))}
 
 
-def team_troubles(home: Home) -> list[tuple[str, str, str]]:
-    """What a person should do something about: (what is wrong, why it matters, what mends it)."""
-    facts = check_team(home)
+def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """What of check_team() a person should do something about: (what is wrong, why it matters, what mends it)."""
     found = []
     if facts["joined"] and facts["paused"]:
         found.append(("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
@@ -9199,7 +9198,8 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
 
 def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
     """Dead letters, segments that wait too long, hooks that failed."""
-    yield from team_troubles(home)
+    team = check_team(home)
+    yield from team_troubles(team)
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
         yield "%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"
@@ -9207,7 +9207,7 @@ def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
                                  ("outbox", "candidates for the team have", "the hub does not answer, or nothing is sent", "memhook team outbox --retry")):
         waiting = [regular_file(home.path(box, "new", name)) for name in list_folder(home.path(box, "new"))]
         late = sum(status is not None and now() - status.st_mtime > LATE_SECONDS for status in waiting)
-        if late and (box == "spool" or read_team(home)):
+        if late and (box == "spool" or team["joined"]):
             yield "%d %s waited for more than a day" % (late, what), why, mend
     failed = _failed_hooks(home)
     if failed:
@@ -9898,7 +9898,7 @@ def cmd_team_status(home: Home, options: Any) -> int:
     show("pulled     %d memories" % facts["pulled"])
     if facts["trouble"] and not facts["paused"]:
         say(facts["trouble"])
-    for what, _, mend in team_troubles(home):
+    for what, _, mend in team_troubles(facts):
         say("%s: %s" % (what, mend))
     return EXIT_OK
 
