@@ -9526,9 +9526,13 @@ def doubt(found: dict[str, Any], scope: Scope) -> str:
     return ""
 
 
-def need_project(home: Home, key: str) -> None:
-    """Raises StateError where no memory is of this project, and names some that are: those with a name like it first."""
+def chosen_project(home: Home, options: Any) -> str:
+    """The project that --project, --all or this folder stands for; "" for every one. Raises StateError where no memory is of the project
+    that was named, and names some that are: those with a name like it first."""
     from difflib import SequenceMatcher
+    key = options.project
+    if not key:
+        return "" if options.all else this_project(home, os.getcwd())
 
     def read(index: Index) -> list[str]:
         index.refresh()
@@ -9536,7 +9540,7 @@ def need_project(home: Home, key: str) -> None:
 
     keys = with_index(home, read)
     if key in keys or key == this_project(home, os.getcwd()):
-        return
+        return "" if options.all else key
     keys.sort(key=lambda known: -SequenceMatcher(None, key.lower(), known.lower()).ratio())
     raise StateError("no project %s" % key, "the projects are: %s" % ", ".join(keys[:5] + ["…"] * (len(keys) > 5)) if keys else "there are no memories yet")
 
@@ -9547,10 +9551,7 @@ def cmd_search(home: Home, options: Any) -> int:
         raise UsageError("the query is empty", "memhook search WORDS")
     if not re.search(r"\w", query):
         raise UsageError("there are no words in the query %s" % query, "memhook search WORDS")
-    if options.project:
-        need_project(home, options.project)
-    project = "" if options.all else options.project or this_project(home, os.getcwd())
-    scope = Scope(project, parse_source(options.source or ""), parse_since(options.since or ""))
+    scope = Scope(chosen_project(home, options), parse_source(options.source or ""), parse_since(options.since or ""))
     limit = options.n or home.setting("max_results")
     found = search_all_ways(home, query, scope, limit if options.json else PASSAGES * limit, options.explain)
     if options.json:
@@ -9706,9 +9707,7 @@ def cmd_forget(home: Home, options: Any) -> int:
 
 
 def cmd_list(home: Home, options: Any) -> int:
-    if options.project:
-        need_project(home, options.project)
-    project = "" if options.all else options.project or this_project(home, os.getcwd())
+    project = chosen_project(home, options)
     since = parse_since(options.since or "")
 
     def read(index: Index) -> list[tuple[Any, ...]]:
