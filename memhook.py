@@ -8438,7 +8438,7 @@ def merge_hooks(home: Home) -> None:
     """Make settings.json hold our hooks, each once; the bytes before us are kept first."""
     settings = read_settings(home)
     add_hooks(settings, wanted_hooks(home))
-    if settings.original is None or settings.to_bytes() != settings.original:
+    if settings.to_bytes() != settings.original:
         back_up(home, settings)
         write_settings(settings, settings.to_bytes())
 
@@ -8480,8 +8480,8 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     """Ask, copy this file into Claude's folder, merge the hooks, write the consent. Twice is the same as once."""
     refuse_home(home)
     settings = read_settings(home)
-    add_hooks(settings, wanted_hooks(home))
     if dry_run:
+        add_hooks(settings, wanted_hooks(home))
         tell(_planned(home, settings, mcp))
         return
     if read_consent(home) is None:
