@@ -8321,12 +8321,6 @@ def read_record(home: Home) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def original_settings(home: Home) -> Optional[Settings]:
-    """The settings as they were before us; None where there were none, or nobody knows."""
-    text = read_record(home).get("original")
-    return Settings(settings_path(home), text.encode("utf-8")) if text else None
-
-
 def back_up(home: Home, settings: Settings) -> None:
     """Before settings.json is replaced: keep the bytes from before us, and the hash of those that come, for the uninstall.
 
@@ -8336,10 +8330,10 @@ def back_up(home: Home, settings: Settings) -> None:
     before = None if original is None else Settings(settings.path, original)
     left = file_hash(settings.to_bytes())
     if before and our_hooks(before) and record:
-        record["left"] = left if record.get("left") == file_hash(before.to_bytes()) else "changed"
+        record["left"] = left if record.get("left") == file_hash(original) else "changed"
     else:
         if before:
-            write_file(settings.path + ".memhook-backup", before.to_bytes())
+            write_file(settings.path + ".memhook-backup", original)
             remove_hooks(before)  # of an installation that nobody remembers: they are not what a person wants back
         record = {"created": before is None, "original": before.to_bytes().decode("utf-8") if before else "", "left": left}
     write_json(home.path("install.json"), record)
@@ -8524,9 +8518,10 @@ def set_pause(home: Home, paused: bool) -> bool:
 
 def take_hooks_out(home: Home) -> str:
     """Settings.json without us: its original bytes if nobody changed it since, else our entries spliced out; -> what was done, in words."""
-    settings, before, record = read_settings(home), original_settings(home), read_record(home)
+    settings, record = read_settings(home), read_record(home)
     if settings.original is None:
         return "settings.json is not there"
+    before = Settings(settings.path, record["original"].encode("utf-8")) if record.get("original") else None  # before us, where somebody knows
     unchanged = record.get("left") == file_hash(settings.original)
     if unchanged and before:
         settings.mark, settings.text = before.mark, before.text
