@@ -8626,14 +8626,18 @@ def hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
     return "" if right else "stale: written by another version, or for another home"
 
 
+def hook_faults(home: Home, stands: list[tuple[str, str]]) -> dict[str, str]:
+    """hook_fault() of each event of HOOK_SPECS, of our_hooks()."""
+    return {spec.event: hook_fault(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
+
+
 def hook_states(home: Home) -> dict[str, str]:
     """installed, missing or stale (whatever else is wrong), for each event of HOOK_SPECS."""
     try:
         stands = our_hooks(read_settings(home))
     except InstallError:
         stands = []
-    faults = {spec.event: hook_fault(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
-    return {event: fault if fault == "missing" else "stale" if fault else "installed" for event, fault in faults.items()}
+    return {event: fault if fault == "missing" else "stale" if fault else "installed" for event, fault in hook_faults(home, stands).items()}
 
 
 EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, status and doctor speak of it
@@ -9084,12 +9088,11 @@ def _dropped(home: Home, settings: Settings) -> bool:
 
 def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Hooks in Claude's settings that are missing, dropped, doubled or stale."""
-    stands, faults = our_hooks(settings), {}
-    for spec in HOOK_SPECS:
-        fault = hook_fault(home, spec, [command for event, command in stands if event == spec.event])
+    faults: dict[str, list[str]] = {}  # what is wrong -> events
+    for event, fault in hook_faults(home, our_hooks(settings)).items():
         if fault == "missing" and _dropped(home, settings):
             fault = "missing: settings.json was changed since memhook's install, perhaps by another program"
-        faults.setdefault(fault, []).append(spec.event)
+        faults.setdefault(fault, []).append(event)
     why = {"missing": "what these events tell of is not captured, or only later", "doubled": "each turn is captured twice over, for nothing",
            "stale": "it does nothing, or not what this version would"}
     for fault in filter(None, faults):
