@@ -8064,7 +8064,7 @@ def _style(text: str) -> tuple[str, str]:
 def _indent_at(text: str, at: int) -> str:
     """The white space that begins the line of a place."""
     start = text.rfind("\n", 0, at) + 1
-    return text[start:start + len(text[start:]) - len(text[start:].lstrip(" \t"))]
+    return re.compile(r"[ \t]*").match(text, start).group()
 
 
 def _insert(settings: Settings, container: Span, key: Optional[str], value: Any) -> None:
