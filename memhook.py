@@ -7042,9 +7042,10 @@ def _memory(row: tuple[Any, ...]) -> dict[str, Any]:
 def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, Any]:
     """What was promoted and retracted after `cursor`, in that order: {"memories", "tombstones": [{"id"}], "cursor": to go on from}."""
     rows = db.execute(_MEMORY + " AND seq > ? ORDER BY seq LIMIT ?", (tenant, cursor, limit)).fetchall()
-    page, _ = cut_page([{**_memory(row), "gone": row[7]} for row in rows], limit)
-    return {"memories": [{name: value for name, value in entry.items() if name != "gone"} for entry in page if not entry["gone"]],
-            "tombstones": [{"id": entry["id"], "seq": entry["seq"]} for entry in page if entry["gone"]],
+    gone = {row[6] for row in rows if row[7]}  # by their seq
+    page, _ = cut_page(list(map(_memory, rows)), limit)
+    return {"memories": [entry for entry in page if entry["seq"] not in gone],
+            "tombstones": [{"id": entry["id"], "seq": entry["seq"]} for entry in page if entry["seq"] in gone],
             "cursor": page[-1]["seq"] if page else cursor}
 
 
