@@ -7089,13 +7089,12 @@ def add_token(db: Any, tenant: str, name: str, role: str) -> str:
     return token
 
 
-def revoke_token(db: Any, tenant: str, name: str) -> int:
-    """End a token at once, also for a hub that runs; -> how many it were. An empty tenant stands for the one that has the name. Raises StateError."""
+def revoke_token(db: Any, tenant: str, name: str) -> None:
+    """End a token at once, also for a hub that runs. An empty tenant stands for the one that has the name. Raises StateError."""
     rows = db.execute("SELECT id FROM tokens WHERE name = ? AND (? = '' OR tenant = ?) AND revoked = ''", (name, tenant, tenant)).fetchall()
     if len(rows) != 1:
         raise StateError("there %s of this name" % ("is no token" if not rows else "are %d tokens" % len(rows)), "memhook hub token list shows them; name one with --tenant")
-    with transaction(db):
-        return db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (iso(now()), rows[0][0])).rowcount
+    db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (iso(now()), rows[0][0]))
 
 
 def list_tokens(db: Any) -> list[dict[str, str]]:
