@@ -8538,12 +8538,6 @@ def take_hooks_out(home: Home) -> str:
     return "settings.json was changed since; our entries are out of it, the rest is as it is"
 
 
-def remove_program(home: Home) -> None:
-    """Remove the installed memhook.py and its bytecode."""
-    remove_bytecode(home)
-    remove_file(program_path(home))
-
-
 def installed_home(home: Home) -> Home:
     """The home that our hooks name, where MEMHOOK_HOME says nothing: it may have been set for the install alone."""
     lines = [parse_hook(command) for _, command in our_hooks(read_settings(home))]
@@ -8563,7 +8557,8 @@ def uninstall(home: Home, tell: Callable[[str], None]) -> None:
         sweep_killed(home)
         unregister_mcp(home, tell)
         remove_launcher(home)
-        remove_program(home)
+        remove_bytecode(home)
+        remove_file(program_path(home))
     tell("memhook is off: %s." % outcome if there else "memhook was not installed.")
 
 
