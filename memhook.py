@@ -9208,12 +9208,16 @@ def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
                "what they should have captured waits for the next one", "memhook drain; if it goes on, report %s" % home.path("memhook.log"))
 
 
+def _whole_home(home: Home) -> list[str]:
+    """The path of the home and of all that lies in it."""
+    return [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
+
+
 def check_modes(home: Home) -> Iterator[tuple[str, str, str]]:
     """Files of ours that others may read, and key files."""
-    ours = [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
     keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ("distiller", "embedder")]
     wrong = {}
-    for path in ours + keys:
+    for path in _whole_home(home) + keys:
         try:
             if path and os.name != "nt" and not os.path.islink(path) and os.stat(path).st_mode & 0o077:
                 wrong[path] = path if path in keys else home.root
@@ -9310,8 +9314,7 @@ def check_settings(home: Home) -> Iterator[tuple[str, str, str]]:
 
 def check_access(home: Home) -> Iterator[tuple[str, str, str]]:
     """Files of ours that another user wrote, as `sudo claude` does."""
-    ours = [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
-    closed = [path for path in ours if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)]
+    closed = [path for path in _whole_home(home) if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)]
     if closed:
         yield ("you may not read %s" % _some(closed), "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
                "sudo chown -R \"$(id -u):$(id -g)\" '%s'" % home.root)
