@@ -6682,9 +6682,10 @@ def pulled_id(team: Team, id: str) -> str:
 
 def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     """Note ids as gone for good, then remove their files; -> how many there were."""
-    for id in ids:
-        tombstone = {"at": iso(now()), "memory": id, "by": "team"}
-        append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
+    if not ids:
+        return 0
+    tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids]
+    append_line(home.path("tombstones.jsonl"), b"".join(json.dumps(tombstone, separators=(",", ":")).encode() + b"\n" for tombstone in tombstones))
     gone = [known.pop(id) for id in ids if id in known]
     for path in gone:
         remove_file(path)
