@@ -5173,6 +5173,11 @@ def transcripts(home: Home) -> Iterator[str]:
                 yield os.path.join(root, project, name)
 
 
+def checkpoint_keys(home: Home) -> list[str]:
+    """The keys of the transcripts that have a checkpoint."""
+    return [name[:-len(".json")] for name in list_folder(home.path("checkpoints")) if name.endswith(".json")]
+
+
 def cleanup_seconds(home: Home) -> float:
     """How old a transcript gets before Claude deletes it: cleanupPeriodDays of settings.json, 30 days by default."""
     settings = read_json(os.path.join(home.config, "settings.json"))
@@ -5247,10 +5252,9 @@ def _catch_up_known(home: Home, consent: Consent, key: str) -> bool:
 def catch_up(home: Home, consent: Consent) -> None:
     """Capture what was put off, sessions that died without a SessionEnd, and transcripts about to be deleted."""
     known = set()
-    for name in list_folder(home.path("checkpoints")):
-        key, dot, _ = name.partition(".json")
+    for key in checkpoint_keys(home):
         try:
-            if dot and _catch_up_known(home, consent, key):
+            if _catch_up_known(home, consent, key):
                 known.add(key)
         except (OSError, *ITEM_ERRORS) as error:  # a checkpoint with nonsense in it, or that root wrote: the transcript counts as unknown
             log(home, "capture-failed", transcript=key, error=type(error).__name__)
@@ -5678,7 +5682,7 @@ def drain_spool(home: Home, spool: Spool, done: Drained, tried: set[str]) -> Non
 
 def _sweep_seen(home: Home) -> None:
     """Remove what was kept of transcripts that are long gone and have no checkpoint: it was lost, or nothing was ever captured."""
-    known = {name.partition(".")[0] for name in list_folder(home.path("checkpoints"))}
+    known = set(checkpoint_keys(home))
     loose = [name for name in list_folder(home.path("seen")) if name not in known]
     old = [name for name in loose if os.path.getmtime(home.path("seen", name)) < now() - FORGET_CHECKPOINT_SECONDS]
     living = {transcript_key(path) for path in transcripts(home)} if old else set()
@@ -5792,10 +5796,9 @@ def _forget_proposed(home: Home, memory: str) -> int:
 def _forget_open(home: Home, grave: Graves) -> int:
     """Take the turns out of open checkpoints; -> how many went."""
     removed = 0
-    for name in list_folder(home.path("checkpoints")):
-        key, dot, _ = name.partition(".json")
+    for key in checkpoint_keys(home):
         with Lock(home.path("seen", key)) as lock:
-            checkpoint = read_checkpoint(home, key) if dot and lock.acquire(5.0) else None
+            checkpoint = read_checkpoint(home, key) if lock.acquire(5.0) else None
             if checkpoint:
                 kept = [turn for turn in checkpoint.turns if not grave.holds(turn)]
                 removed += len(checkpoint.turns) - len(kept)
@@ -8602,7 +8605,7 @@ def count_memories(home: Home) -> dict[str, int]:
 
 
 def count_sessions(home: Home) -> dict[str, int]:
-    paths = [home.path("checkpoints", name) for name in list_folder(home.path("checkpoints")) if name.endswith(".json")]
+    paths = [checkpoint_path(home, key) for key in checkpoint_keys(home)]
     held = [read_file(path) or b"" for path in paths if os.access(path, os.R_OK)]  # doctor names the others
     return {"open": sum(b'"state":"open"' in data for data in held), "closed": sum(b'"state":"closed"' in data for data in held)}
 
@@ -8693,7 +8696,7 @@ def last_failure(home: Home) -> Optional[dict[str, Any]]:
 
 def last_capture(home: Home) -> Optional[str]:
     """When a checkpoint was last written: iso, None where there is none."""
-    times = [os.path.getmtime(path) for path in (home.path("checkpoints", name) for name in list_folder(home.path("checkpoints"))) if path.endswith(".json") and os.path.exists(path)]
+    times = [os.path.getmtime(path) for path in (checkpoint_path(home, key) for key in checkpoint_keys(home)) if os.path.exists(path)]
     return iso(max(times)) if times else None
 
 
@@ -8965,8 +8968,8 @@ def verify_targets(home: Home, consent: Optional[Consent], paths: list[str]) -> 
         here = [path for path in paths if os.path.realpath(path) not in gone]
         return (sorted(path for path, _ in find_transcripts(home, here)) if here else []) + gone
     found: dict[str, None] = {}
-    for name in list_folder(home.path("checkpoints")):
-        stored = read_json(home.path("checkpoints", name)) if name.endswith(".json") else None
+    for key in checkpoint_keys(home):
+        stored = read_json(checkpoint_path(home, key))
         if isinstance(stored, dict) and not stored.get("own") and (stored.get("parsed") or stored.get("segment")):
             found[str(stored.get("path"))] = None
     for path in transcripts(home):
@@ -9054,7 +9057,7 @@ SHOWN = 3  # examples in a finding
 def _newer(home: Home) -> Iterator[str]:
     """The files of ours whose format is newer than this program's."""
     kept = [("consent.json", home.path("consent.json"), CONSENT_FORMAT)]
-    kept += [("checkpoints/" + name, home.path("checkpoints", name), CHECKPOINT_FORMAT) for name in list_folder(home.path("checkpoints")) if name.endswith(".json")]
+    kept += [("checkpoints/%s.json" % key, checkpoint_path(home, key), CHECKPOINT_FORMAT) for key in checkpoint_keys(home)]
     for state in ("new", "claimed", "dead"):
         kept += [("spool/%s/%s" % (state, name), home.path("spool", state, name), SEGMENT_FORMAT) for name in list_folder(home.path("spool", state))]
     for label, path, known in kept:
