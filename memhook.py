@@ -5900,7 +5900,7 @@ def recall_lines(rows: list[tuple[str, float, str, str, str]]) -> list[str]:
     return lines
 
 
-def recall(home: Home, project: str, also: tuple[str, ...] = ()) -> str:
+def recall(home: Home, project: str, also: tuple[str, ...]) -> str:
     """The context for a session of a project, "" where nothing is known. `also`: lines to tell first."""
     rows = recent_memories(home, project, 40)
     if not rows and not also:
@@ -6287,7 +6287,7 @@ def team_lock(home: Home, seconds: float) -> Lock:
     return lock
 
 
-def hub_url(text: str, allow_http: bool = False) -> str:
+def hub_url(text: str, allow_http: bool) -> str:
     """A hub's address in one form. Raises UsageError: for no address, one with a password, and http that leaves this machine."""
     from urllib.parse import urlsplit
     wrong = UsageError("no hub address: %s" % redact(text), "such as https://hub.example.org or http://127.0.0.1:8377")
@@ -6830,7 +6830,7 @@ class Problem(Exception):
 # ---- the database
 
 
-def hub_path(home: Home, given: str = "") -> str:
+def hub_path(home: Home, given: str) -> str:
     """The one place where every subcommand looks, unless told otherwise."""
     return os.path.abspath(given) if given else home.path("hub.db")
 
@@ -7149,7 +7149,7 @@ def promote_waiting(db: Any, tenant: str, id: str) -> bool:
     return row == ("inbox",) and promote(db, Caller("", tenant, GOVERNOR, "admin"), id) == "promoted"
 
 
-def govern(db: Any, hold: bool = False) -> dict[str, int]:
+def govern(db: Any, hold: bool) -> dict[str, int]:
     """Judge every inbox once, in the order things came; -> {"promoted", "quarantined", "duplicate", "left"}.
 
     Secrets are quarantined, the same content again is a duplicate, and the rest is promoted, unless `hold` leaves it to an admin. A
@@ -7803,10 +7803,10 @@ Why it asks
 # ---- our command lines
 
 
-def hook_command(spec: HookSpec, program: str, interpreter: str, home: str = "") -> str:
+def hook_command(spec: HookSpec, program: str, interpreter: str, home: str) -> str:
     """The shell line of a hook. It is silent where the interpreter or memhook.py is gone, and has no process of its own.
 
-    -I -S: nothing in the working folder, the environment or site-packages changes what runs. `home` only if it is not the default.
+    -I -S: nothing in the working folder, the environment or site-packages changes what runs. `home`: "" for the default.
     """
     import shlex
     parts = map(shlex.quote, (interpreter, program, BOOT, spec.subcommand))
