@@ -483,7 +483,8 @@ def test_a_memory_that_a_person_edited_is_left_alone_and_not_even_sent(asked):
 def test_what_a_person_does_while_the_model_thinks_stays(served, act):
     store(served)
     path, = memhook.memory_files(served.api)
-    memory = memhook.parse_memory(memhook.read_file(path)).front["id"]
+    before = memhook.read_file(path)
+    memory = memhook.parse_memory(before).front["id"]
 
     def think(given):
         if act == "forget":
@@ -491,12 +492,12 @@ def test_what_a_person_does_while_the_model_thinks_stays(served, act):
         elif act == "delete":
             os.unlink(path)
         else:
-            memhook.write_file(path, b"mine\n" if act == "replace" else memhook.read_file(path) + b"my own line\n")
+            memhook.write_file(path, b"mine\n" if act == "replace" else before + b"my own line\n")
         return completion(ANSWER)
     served.server.does = think
     drain(served)
-    left = memhook.read_file(path)
-    assert left == {"delete": None, "forget": None, "replace": b"mine\n"}.get(act, left) and b"Cents for" not in (left or b"")
+    assert memhook.read_file(path) == {"edit": before + b"my own line\n", "delete": None, "forget": None, "replace": b"mine\n"}[act]
+    assert b"Cents for" not in before
     assert [receipt["outcome"] for receipt in served.receipts()] == ["stored"] and usage(served)["failures"] == 0
     assert not [name for name in snapshot(served) if name.endswith(".tmp")]
 
@@ -774,6 +775,7 @@ def test_a_key_in_an_address_is_refused_and_not_printed(url):
     with pytest.raises(memhook.UsageError, match="a key in the address") as raised:
         memhook.parse_endpoint(url, "embeddings")
     assert "secret-1" not in str(raised.value) + raised.value.hint and SECRET not in str(raised.value)
+    assert len(served.server.requests) == 2
 
 
 @pytest.mark.parametrize("host", ["example.test", "10.0.0.7", "192.168.1.5", "127.0.0.1.example.test", "localhost.example.test", "[fe80::1]", "0.0.0.0"])
