@@ -425,6 +425,7 @@ def try_points(stage, points, tell, hurt):
             if wrong:
                 failures.append("%s: %s" % (point, wrong))
     tell("%d points" % tried)
+    assert tried, "no point was tried"
     assert not failures, "%d of %d points:\n\n%s" % (len(failures), tried, "\n\n".join(failures))
 
 
@@ -623,7 +624,9 @@ def test_a_receipt_that_the_disk_cut_short_spoils_no_other(room):
     line = json.dumps(other, separators=(",", ":")).encode() + b"\n"
     receipts.write_bytes(line * (60_000 // len(line)))
     receipts.chmod(0o600)
-    run(room, drain_command(room), seconds=5, preexec_fn=with_file_limit(receipts.stat().st_size + 100))
+    limit = receipts.stat().st_size + 100
+    run(room, drain_command(room), preexec_fn=with_file_limit(limit))
+    assert receipts.stat().st_size == limit, "nothing was cut short"
     stage.mend(True)
 
 

@@ -109,7 +109,7 @@ def test_nothing_of_one_tenant_is_visible_to_another(hub, tenant):
     # not in any list, search, cursor or receipt
     for status in memhook.STATUSES:
         for path in ("/api/candidates?status=" + status, "/api/candidates?status=%s&after=waiting" % status):
-            assert {row["id"] for row in hub.ask("GET", path, chief).json["candidates"]} <= {"kept", "mine"}
+            assert [row["id"] for row in hub.ask("GET", path, chief).json["candidates"]] == (["kept", "mine"] if status == "inbox" else []), path
     assert hub.ask("GET", "/api/memories?q=zebra", eve).json["memories"] == []
     assert hub.ask("GET", "/api/memories?since=0", eve).json == {"memories": [], "tombstones": [], "cursor": 0}
     receipts = hub.ask("GET", "/api/receipts?since=0", chief).json["receipts"]

@@ -92,7 +92,9 @@ def test_a_turn_is_a_unit_with_its_lines(shelf):
     found(shelf, "zebras")
     memory = next(shelf.home.glob("memories/*/*/*.md"))
     lines = memory.read_text().split("\n")
-    for text, start, end in indexed(shelf, "SELECT text, start_line, end_line FROM chunks WHERE source = 'session'"):
+    units = indexed(shelf, "SELECT text, start_line, end_line FROM chunks WHERE source = 'session'")
+    assert len(units) == 2
+    for text, start, end in units:
         assert "\n".join(lines[start - 1:end]).strip("\n") == text
 
 

@@ -189,7 +189,9 @@ def test_json_has_the_keys_that_were_promised(notes):
 
 
 def test_explain_prints_parts_that_make_up_the_score(notes):
-    for result in memhook.search(notes.api, "when was webpack pinned", memhook.Scope(), 5, explain=True)["results"]:
+    found = memhook.search(notes.api, "when was webpack pinned", memhook.Scope(), 5, explain=True)["results"]
+    assert found
+    for result in found:
         parts = result["explain"]
         total = parts["bm25"] + parts["session"] + parts["dated"]
         assert result["text_score"] == pytest.approx(total / (total + memhook.SCORE_HALF), abs=0.001)
