@@ -23,8 +23,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-from array import array
 
 HERE = pathlib.Path(__file__).resolve()
 MODEL = "all-MiniLM-L6-v2"

@@ -956,6 +956,18 @@ def enter_namespace(program):
         os.execvp("sh", ["sh", os.path.join(SCRIPTS, "netns.sh"), sys.executable, os.path.abspath(program), *sys.argv[1:]])
 
 
+def enter(program, wanted):
+    """The harness, in a namespace of its own for this program; None where nothing can be run, and why is printed."""
+    reason = missing(wanted)
+    if reason:
+        print("not run: " + reason)
+        return None
+    enter_namespace(program)
+    sys.path.insert(0, SCRIPTS)
+    import harness
+    return harness
+
+
 def report(outcomes, seconds):
     print("%-16s %-8s %-6s %9s %6s %9s  %s" % ("scenario", "client", "result", "memories", "turns", "drained s", "Stop ms: median / max (n)"))
     for outcome in outcomes:
@@ -988,13 +1000,9 @@ def main():
             print("%-16s %s" % (name, chosen.play.__doc__))
         return 0
     wanted = options.version or list(VERSIONS)
-    reason = missing(wanted)
-    if reason:
-        print("not run: " + reason)
+    harness = enter(__file__, wanted)
+    if not harness:
         return NOTHING_RUN
-    enter_namespace(__file__)
-    sys.path.insert(0, SCRIPTS)
-    import harness
     started = time.monotonic()
     for version in set(wanted) - set(installed_versions(wanted)):
         print("not run: no client %s" % version)

@@ -168,13 +168,9 @@ def main():
             return live.NOTHING_RUN
         return int(report("SDK %s" % which, wrong))
     wanted, failed = options.client or list(live.VERSIONS), 0
-    reason = live.missing(wanted)
-    if reason:
-        print("not run: " + reason)
+    harness = live.enter(__file__, wanted)
+    if not harness:
         return live.NOTHING_RUN
-    live.enter_namespace(__file__)
-    sys.path.insert(0, live.SCRIPTS)
-    import harness
     for version in live.installed_versions(wanted):
         failed += report("client %s" % version, client(harness, version, options))
     return 1 if failed else 0

@@ -13,7 +13,6 @@ What is needed, and the exit status where it is missing, are those of client_ses
 import argparse
 import http.server
 import json
-import os
 import pathlib
 import sys
 import threading
@@ -154,13 +153,9 @@ def main():
     parser.add_argument("--keep", action="store_true", help="leave the homes where they are")
     options = parser.parse_args()
     wanted = options.version or list(live.VERSIONS)
-    reason = live.missing(wanted)
-    if reason:
-        print("not run: " + reason)
+    harness = live.enter(__file__, wanted)
+    if not harness:
         return live.NOTHING_RUN
-    live.enter_namespace(__file__)
-    sys.path.insert(0, live.SCRIPTS)
-    import harness
     failed = 0
     for version in live.installed_versions(wanted):
         for name, upgraded in (("digest", True), ("limit", False)):

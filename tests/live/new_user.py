@@ -20,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "live")]
 sys.dont_write_bytecode = True
-from client_sessions import CLIENTS, DRAIN_SECONDS, NOTHING_RUN, SCRIPTS, VERSIONS, enter_namespace, installed_versions, missing, wait_for  # noqa: E402
+from client_sessions import CLIENTS, DRAIN_SECONDS, NOTHING_RUN, VERSIONS, enter, installed_versions, wait_for  # noqa: E402
 from terminal import at_terminal  # noqa: E402
 
 # "model": "opus" would not do here: client 2.1.197 takes it out at its start, and writes the whole file anew
@@ -149,13 +149,9 @@ def main():
     parser.add_argument("--keep", action="store_true", help="leave the homes where they are")
     options = parser.parse_args()
     wanted = options.version or list(VERSIONS)
-    reason = missing(wanted)
-    if reason:
-        print("not run: " + reason)
+    harness = enter(__file__, wanted)
+    if not harness:
         return NOTHING_RUN
-    enter_namespace(__file__)
-    sys.path.insert(0, SCRIPTS)
-    import harness
     failed = False
     for version in installed_versions(wanted):
         user = User(harness, version)
