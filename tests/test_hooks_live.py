@@ -9,13 +9,14 @@ import socket
 import subprocess
 import time
 
+import zlib
 import pytest
 
 import memhook
 from conftest import PROGRAM, Box, Script, quote
 
 NUMBERS = itertools.count(1)
-CAPTURES = itertools.cycle(("Stop", "PreCompact"))  # one command line for two events: each test takes the next
+CAPTURES = itertools.cycle(("Stop", "PreCompact"))  # one command line for two events: tests take turns
 SAID = [("prompt", "Why is the sky blue? — 日本語"), ("answer", "Because short waves scatter more.")]
 
 
@@ -99,6 +100,13 @@ def live(installed, monkeypatch):
 
 
 @pytest.fixture
+@pytest.fixture(autouse=True)
+def whose_turn(request, monkeypatch):
+    """Which of the two events comes first depends on the test alone, not on those that ran before it."""
+    first = zlib.crc32(request.node.name.encode("utf-8", "replace")) % 2
+    monkeypatch.setattr(sys.modules[__name__], "CAPTURES", itertools.cycle(("Stop", "PreCompact", "Stop")[first:first + 2]))
+
+
 def own(tmp_path, monkeypatch):
     """A machine to be damaged."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
@@ -669,12 +677,9 @@ NO_CONSENT = {
 }
 
 
-NO_CONSENT_EVENTS = itertools.cycle(("Stop", "SessionEnd"))
-
-
-@pytest.mark.parametrize("name", NO_CONSENT)
-def test_a_consent_that_cannot_be_understood_is_none(live, name):
-    path, event = live.home / "consent.json", next(NO_CONSENT_EVENTS)
+@pytest.mark.parametrize("name, event", zip(NO_CONSENT, itertools.cycle(("Stop", "SessionEnd"))))
+def test_a_consent_that_cannot_be_understood_is_none(live, name, event):
+    path = live.home / "consent.json"
     given = path.read_bytes()
     script = talk(live)
     before = sorted(live.home.rglob("*"))
