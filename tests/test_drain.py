@@ -387,7 +387,7 @@ def test_what_was_buried_is_tried_again_only_when_asked_for(box):
 
 def test_trying_again_what_is_still_bad_buries_it_again_and_ends(box):
     lay(box, "bad.json", b"{", "dead")
-    assert box.drain("--retry-dead", timeout=10) == {**NONE, "dead": 1}
+    assert box.drain("--retry-dead", timeout=60) == {**NONE, "dead": 1}
     assert os.listdir(box.home / "spool" / "dead") == ["bad.json"]
 
 
@@ -406,7 +406,7 @@ def test_a_store_that_may_not_be_written_leaves_everything_in_the_spool_and_the_
         put(box, turns_of("question %d" % number, first=10 * number + 1), number)
     (box.home / "memories").mkdir(mode=0o500)
     command = [*heeding_modes(), sys.executable, str(PROGRAM), "drain", "--json"]
-    done = subprocess.run(command, env=box.env, cwd=box.project, capture_output=True, text=True, timeout=8)
+    done = subprocess.run(command, env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr and done.returncode in (0, 1)
     assert len(box.spooled("new")) == 3 and box.spooled("claimed") == box.spooled("dead") == []
     (box.home / "memories").chmod(0o700)
@@ -427,7 +427,7 @@ def test_a_thing_in_the_place_of_what_the_drain_needs_loses_nothing_and_the_drai
     put(box, turns_of("a question", "an answer"))
     path = box.home / name
     path.touch() if other == "file" else path.mkdir()
-    done = box.run("drain", "--json", check=False, timeout=8)
+    done = box.run("drain", "--json", check=False, timeout=60)
     assert "Traceback" not in done.stderr and done.returncode in (0, 1)
     assert len(box.spooled("new")) == 1
     path.unlink() if other == "file" else path.rmdir()
@@ -438,7 +438,7 @@ def test_a_thing_in_the_place_of_what_the_drain_needs_loses_nothing_and_the_drai
 def test_a_disk_that_takes_no_more_ends_the_drain_and_loses_nothing(box):
     put(box, turns_of("a question", "An answer. " * 2_000))
     done = subprocess.run(["/bin/sh", "-c", "ulimit -f 8; exec \"$0\" \"$@\"", sys.executable, str(PROGRAM), "drain", "--json"],
-                          env=box.env, cwd=box.project, capture_output=True, text=True, timeout=8)
+                          env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr and done.returncode in (0, 1)
     assert len(box.spooled("new")) == 1 and box.memories() == [] and not list(box.home.rglob("*.tmp"))
     make_due(box)
