@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import shutil
@@ -20,6 +21,8 @@ sys.dont_write_bytecode = True
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell starts what runs beside it so, and ^C is among what is tried here
     signal.signal(signal.SIGINT, signal.default_int_handler)
 import memhook  # noqa: E402
+from hubs import RunningHub  # noqa: E402
+from standins import Server  # noqa: E402
 
 PROGRAM = ROOT / "memhook.py"
 REAL_HOME = os.path.realpath(os.path.expanduser("~"))
@@ -93,6 +96,12 @@ class Box:
     def install(self):
         return self.run("install", "--consent", "I CONSENT", "--no-mcp")
 
+    def consent(self):
+        """A home with a consent and no hooks, which is all that a drain needs; -> the box."""
+        self.api.create()
+        memhook.grant_consent(self.api, "flag")
+        return self
+
     def command(self, event):
         """Our hook's command line as it stands in settings.json."""
         settings = json.loads((self.config / "settings.json").read_text("utf-8-sig"))
@@ -149,6 +158,22 @@ class Box:
         return json.loads(pathlib.Path(memhook.checkpoint_path(self.api, memhook.transcript_key(str(transcript.path)))).read_bytes())
 
 
+def wait_until(condition, what, seconds=30, pause=0.002):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited %d s for %s" % (seconds, what)
+        time.sleep(pause)
+
+
+def heeding_modes():
+    """A command prefix under which file modes count even for root. Skips where there is none."""
+    if os.geteuid():
+        return ()
+    if not shutil.which("setpriv"):
+        pytest.skip("root ignores file modes, and there is no setpriv")
+    return ("setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search")
+
+
 @contextlib.contextmanager
 def memory_folder():
     """A folder in memory where there is such a place: that fsync is called counts here, not what it costs."""
@@ -190,6 +215,25 @@ def shelf(tmp_path):
     box = Box(tmp_path)
     box.api.create()
     return box
+
+
+@pytest.fixture
+def serve():
+    """Start servers, which answer as standins.Server does, and end with the test."""
+    with contextlib.ExitStack() as servers:
+        yield lambda does: servers.enter_context(contextlib.closing(Server(does)))
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """One hub for the tests that use a tenant of their own."""
+    with RunningHub(tmp_path_factory.mktemp("hub"), "--quota-max", "0") as hub:
+        yield hub
+
+
+@pytest.fixture
+def tenant(request):
+    return re.sub(r"\W", "", request.node.name)[-60:]
 
 
 def _signature(path):

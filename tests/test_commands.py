@@ -3,7 +3,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, ROOT, Box
+from conftest import PROGRAM, ROOT, Box, heeding_modes
 
 NAMES = [command.name for command in memhook.COMMANDS]
 
@@ -347,11 +346,7 @@ def test_the_demo_works_without_a_home_and_in_any_state_of_this_one(installed, t
 
 
 def test_the_demo_works_where_home_may_not_be_written(installed, tmp_path):
-    prefix = ()
-    if not os.geteuid():
-        if not shutil.which("setpriv"):
-            pytest.skip("root ignores file modes, and there is no setpriv")
-        prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search")
+    prefix = heeding_modes()
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
     text, folder = demo(installed, tmp_path / "temp", prefix, HOME=str(home))

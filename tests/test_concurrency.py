@@ -9,10 +9,9 @@ import time
 import pytest
 
 import memhook
-from conftest import Box
+from conftest import Box, wait_until
 import test_crash
-from test_crash import STRACE, Talk, act, age_leftovers, drain_command, drained, drains, needs_proc, quietly, wait_until, wrong_in, \
-    wrong_on_disk
+from test_crash import STRACE, Talk, act, age_leftovers, drain_command, drained, drains, needs_proc, quietly, wrong_in, wrong_on_disk
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there is no /bin/sh and no FIFO on Windows")
 installed, room, strace, tell = test_crash.installed, test_crash.room, test_crash.strace, test_crash.tell  # fixtures

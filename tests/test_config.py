@@ -17,10 +17,7 @@ NAMES = list(memhook.SETTINGS)
 
 @pytest.fixture
 def box(tmp_path):
-    box = Box(tmp_path)
-    box.api.create()
-    memhook.grant_consent(box.api, "flag")
-    return box
+    return Box(tmp_path).consent()
 
 
 def config(box, *args, code=0, asks=False):

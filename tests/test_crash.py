@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pytest
 
 import memhook
-from conftest import Box
+from conftest import Box, heeding_modes, wait_until
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals, /bin/sh and strace are not there on Windows")
 
@@ -722,13 +722,6 @@ def descendants(pid):
         found |= more
 
 
-def wait_until(condition, what, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited %d s for %s" % (seconds, what)
-        time.sleep(0.002)
-
-
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="processes are looked up in /proc, and there is none")
 
 
@@ -913,25 +906,15 @@ def test_segments_of_wrong_types_are_buried_with_a_reason_and_block_nothing(wait
 def test_an_item_that_is_a_folder_is_buried_with_a_reason_and_blocks_nothing(waiting):
     room, talks, _ = waiting
     (room.home / "spool" / "new" / name_between(0)).mkdir(0o700)
-    ended = run(room, drain_command(room), seconds=5)
+    ended = run(room, drain_command(room))
     assert ended.status == 0, "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     assert_buried(room, talks, [name_between(0)], ended)
 
 
-def as_nobody_special(tell):
-    """A command prefix under which file modes count even for root."""
-    if os.geteuid():
-        return []
-    if not shutil.which("setpriv"):
-        tell("skipped: root may do everything, and there is no setpriv")
-        pytest.skip("root may do everything, and there is no setpriv")
-    return ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
-
-
-def test_an_item_that_may_not_be_read_is_buried_with_a_reason_and_blocks_nothing(waiting, tell):
+def test_an_item_that_may_not_be_read_is_buried_with_a_reason_and_blocks_nothing(waiting):
     room, talks, segment = waiting
     put(room, json.dumps(segment).encode(), name_between(0)).chmod(0)
-    ended = run(room, as_nobody_special(tell) + drain_command(room), seconds=5)
+    ended = run(room, [*heeding_modes(), *drain_command(room)])
     assert ended.status == 0, "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     assert_buried(room, talks, [name_between(0)], ended)
 
@@ -939,16 +922,16 @@ def test_an_item_that_may_not_be_read_is_buried_with_a_reason_and_blocks_nothing
 def test_an_item_that_is_a_link_to_nothing_is_buried_with_a_reason_and_blocks_nothing(waiting):
     room, talks, _ = waiting
     (room.home / "spool" / "new" / name_between(0)).symlink_to(room.home / "nowhere")
-    ended = run(room, drain_command(room), seconds=5)
+    ended = run(room, drain_command(room))
     assert ended.status == 0, "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     assert_buried(room, talks, [name_between(0)], ended)
 
 
-def test_an_item_that_cannot_be_moved_blocks_nothing(waiting, tell):
+def test_an_item_that_cannot_be_moved_blocks_nothing(waiting):
     """A folder that may not be written has a parent that may not be changed."""
     room, talks, _ = waiting
     (room.home / "spool" / "new" / name_between(0)).mkdir(0o500)
-    ended = run(room, as_nobody_special(tell) + drain_command(room), seconds=5)
+    ended = run(room, [*heeding_modes(), *drain_command(room)])
     assert ended.status == 0, "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     assert [found for talk in talks for found in wrong_in(room, talk)] == []
     assert json.loads(ended.out)["left"] == 1
@@ -962,7 +945,7 @@ STRANGE_NAMES = ("x.json", ".json", "1-²-²-²,a²,t².json", "a-b-²-d.json", 
 def test_an_item_with_a_strange_name_is_buried_with_a_reason_and_blocks_nothing(waiting, name):
     room, talks, _ = waiting
     put(room, b"garbage", name)
-    ended = run(room, drain_command(room), seconds=5)
+    ended = run(room, drain_command(room))
     assert ended.status == 0, "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     assert [found for talk in talks for found in wrong_in(room, talk)] == []
     assert room.status()["spool"]["dead"] == 1
@@ -979,7 +962,7 @@ def test_a_store_that_may_not_be_written_keeps_the_segments_and_the_drain_ends(w
         folder = pathlib.Path(memhook.memory_path(room.api, front, "x")).parent.parent
         folder.parent.mkdir(0o700)
     folder.write_bytes(b"in the way")
-    ended = run(room, drain_command(room), seconds=5)
+    ended = run(room, drain_command(room))
     assert ended.status in (0, 1), "the drain %s" % ("never ends" if ended.status is None else repr(ended))
     counts = room.status()["spool"]
     assert counts["new"] == 2 and counts["claimed"] == counts["dead"] == 0

@@ -1,7 +1,6 @@
 """The drain: every segment becomes a memory once, its receipt says so, and no item, file or crash keeps it from the others."""
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box
+from conftest import PROGRAM, Box, heeding_modes
 
 KEY = "0123456789abcdef0123"
 NONE = {"stored": 0, "duplicate": 0, "empty": 0, "forgotten": 0, "retried": 0, "dead": 0, "left": 0}
@@ -19,11 +18,7 @@ START = 1_769_860_800.0
 
 @pytest.fixture
 def box(tmp_path):
-    """A machine with a consent and no hooks: the drain needs no more."""
-    box = Box(tmp_path)
-    box.api.create()
-    memhook.grant_consent(box.api, "flag")
-    return box
+    return Box(tmp_path).consent()
 
 
 def turns_of(*texts, first=1, kinds=("prompt", "answer")):
@@ -393,14 +388,6 @@ def test_trying_again_what_is_still_bad_buries_it_again_and_ends(box):
 
 # ---- a disk that refuses
 
-def heeding_modes():
-    if os.geteuid():
-        return []
-    if not shutil.which("setpriv"):
-        pytest.skip("root ignores file modes, and there is no setpriv")
-    return ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
-
-
 def test_a_store_that_may_not_be_written_leaves_everything_in_the_spool_and_the_drain_ends(box):
     for number in range(3):
         put(box, turns_of("question %d" % number, first=10 * number + 1), number)
@@ -652,11 +639,7 @@ def test_a_checkpoint_of_a_session_that_lives_stays_however_old(box, monkeypatch
 
 def test_a_checkpoint_that_may_not_be_read_keeps_no_segment_waiting_and_doctor_names_it(tmp_path):
     """As `sudo claude` leaves one: root's, 0600."""
-    prefix = []
-    if not os.geteuid():
-        if not shutil.which("setpriv"):
-            pytest.skip("root ignores file modes, and there is no setpriv")
-        prefix = ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
+    prefix = heeding_modes()
     box = Box(tmp_path)
     box.install()
     for session in ("session-a-0001", "session-b-0001"):

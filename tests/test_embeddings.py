@@ -10,8 +10,8 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box
-from standins import Server, agree, cut, drip, flood, hang, send, snapshot, status
+from conftest import PROGRAM, Box, wait_until
+from standins import agree, cut, drip, flood, hang, send, snapshot, status
 
 # what a person may call one thing: the stand-in's vectors know, the words do not
 MEANINGS = (("car", "automobile", "vehicle"), ("rain", "weather", "storm"), ("money", "cents", "price"), ("garden", "tomatoes", "plants"))
@@ -34,23 +34,9 @@ def vectors(given, dimensions=8):
 
 
 @pytest.fixture
-def serve():
-    servers = []
-
-    def start(does):
-        servers.append(Server(does))
-        return servers[-1]
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
 def box(tmp_path, serve):
     """A box with an embedder on this machine, agreed to."""
-    box = Box(tmp_path)
-    box.api.create()
-    memhook.grant_consent(box.api, "flag")
+    box = Box(tmp_path).consent()
     box.server = serve(vectors)
     agree(box, "embedder", embedder="http", embedder_url=box.server.url, embedder_model="m1")
     return box
@@ -214,9 +200,7 @@ def test_a_drain_that_is_killed_keeps_the_batches_it_had(box):
     write(box, "many", *["## Part %d\n\nUnit number %d.\n" % (number, number) for number in range(150)])
     box.server.does = lambda given: vectors(given) if len(box.server.requests) < 3 else hang
     process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=box.env, cwd=box.project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while len(box.server.requests) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: len(box.server.requests) >= 3, "the third batch")
     process.kill()
     process.wait()
     assert rows(box)[0][0] == 128

@@ -7,13 +7,14 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import time
-
 import zlib
+
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box, Script, quote
+from conftest import PROGRAM, Box, Script, heeding_modes, quote, wait_until
 
 NUMBERS = itertools.count(1)
 CAPTURES = itertools.cycle(("Stop", "PreCompact"))  # one command line for two events: tests take turns
@@ -75,15 +76,6 @@ def is_captured(box, script):
     return os.path.exists(path) and box.checkpoint(script)["parsed"] == os.path.getsize(script.path)
 
 
-def heeding_modes():
-    """A command prefix under which file modes count even for root. Skips where there is none."""
-    if os.geteuid():
-        return ()
-    if not shutil.which("setpriv"):
-        pytest.skip("root ignores file modes, and there is no setpriv")
-    return ("setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search")
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     box = Box(tmp_path_factory.mktemp("live"))
@@ -100,19 +92,19 @@ def live(installed, monkeypatch):
 
 
 @pytest.fixture
-@pytest.fixture(autouse=True)
-def whose_turn(request, monkeypatch):
-    """Which of the two events comes first depends on the test alone, not on those that ran before it."""
-    first = zlib.crc32(request.node.name.encode("utf-8", "replace")) % 2
-    monkeypatch.setattr(sys.modules[__name__], "CAPTURES", itertools.cycle(("Stop", "PreCompact", "Stop")[first:first + 2]))
-
-
 def own(tmp_path, monkeypatch):
     """A machine to be damaged."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     box = Box(tmp_path)
     memhook.install(box.api, "I CONSENT", False, lambda text: None)
     return box
+
+
+@pytest.fixture(autouse=True)
+def whose_turn(request, monkeypatch):
+    """Which of the two events comes first depends on the test alone, not on those that ran before it."""
+    first = zlib.crc32(request.node.name.encode("utf-8", "replace")) % 2
+    monkeypatch.setattr(sys.modules[__name__], "CAPTURES", itertools.cycle(("Stop", "PreCompact", "Stop")[first:first + 2]))
 
 
 # ---- the payload
@@ -557,10 +549,7 @@ def test_nothing_that_lies_about_is_run_instead_of_the_standard_library_or_memho
 
 def wait_for_memory(box, script):
     """Wait for the drain that a hook started."""
-    deadline = time.monotonic() + 20
-    while (in_memory(box, script) != SAID or os.listdir(box.home / "spool" / "new")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert in_memory(box, script) == SAID
+    wait_until(lambda: in_memory(box, script) == SAID and not os.listdir(box.home / "spool" / "new"), "the drain", pause=0.05)
     with memhook.Lock(box.api.path("drain.lock")) as lock:
         assert lock.acquire(20)
 

@@ -13,22 +13,10 @@ import uuid
 import pytest
 
 import memhook
-from conftest import PROGRAM
+from conftest import PROGRAM, wait_until
 from hubs import RunningHub
 
 SECRET = "the key is ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
-
-
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory):
-    """One hub for the tests that use a tenant of their own."""
-    with RunningHub(tmp_path_factory.mktemp("hub"), "--quota-max", "0") as hub:
-        yield hub
-
-
-@pytest.fixture
-def tenant(request):
-    return re.sub(r"\W", "", request.node.name)[-60:]
 
 
 def insert(hub, tenant, content, id=None, status="inbox"):
@@ -468,8 +456,7 @@ def test_what_was_answered_201_is_there_once_after(tmp_path, how):
         threads = [threading.Thread(target=write_until_it_ends, args=(hub, token, accepted, 1_000_000 * number)) for number in range(8)]
         for thread in threads:
             thread.start()
-        while len(accepted) < 100:
-            time.sleep(0.02)
+        wait_until(lambda: len(accepted) >= 100, "a hundred to be taken in")
         assert hub.stop(how) == (0 if how == signal.SIGTERM else -signal.SIGKILL)
         for thread in threads:
             thread.join()

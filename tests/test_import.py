@@ -2,7 +2,6 @@
 import json
 import os
 import pathlib
-import pty
 import signal
 import subprocess
 import threading
@@ -11,7 +10,8 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM
+from conftest import PROGRAM, wait_until
+from terminal import at_terminal
 
 OLD = time.time() - 30 * 86_400  # before any consent of these tests
 
@@ -42,23 +42,8 @@ def files(home):
 
 
 def at_a_terminal(box, answer, *args):
-    """`memhook import ARGS` at a terminal where `answer` is typed; -> (exit status, what it showed)."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen([box.python, "-I", "-S", "-c", memhook.BOOT, str(PROGRAM), "import", *args], env=box.env, cwd=box.project,
-                               stdin=follower, stdout=follower, stderr=follower)
-    os.close(follower)
-    os.write(leader, answer.encode())
-    shown = b""
-    try:
-        while True:
-            block = os.read(leader, 4096)
-            if not block:
-                break
-            shown += block
-    except OSError:
-        pass  # Linux's way to say that the other end is closed
-    os.close(leader)
-    return process.wait(60), shown.decode()
+    """`memhook import ARGS` at a terminal where `answer` is typed to its question; -> (exit status, what it showed)."""
+    return at_terminal([box.python, "-I", "-S", "-c", memhook.BOOT, PROGRAM, "import", *args], box.env, box.project, answer, asked=b"[y/N] ")
 
 
 # ---- what is taken
@@ -99,7 +84,7 @@ def test_the_past_is_taken_only_when_somebody_says_so(box):
     assert "consented" not in box.run("import").stderr
 
 
-@pytest.mark.parametrize("answer, taken", [("y\n", 2), ("yes\n", 2), ("n\n", 0), ("\n", 0), ("\x04", 0)], ids=["y", "yes", "n", "Enter", "end"])
+@pytest.mark.parametrize("answer, taken", [(b"y\n", 2), (b"yes\n", 2), (b"n\n", 0), (b"\n", 0), (b"\x04", 0)], ids=["y", "yes", "n", "Enter", "end"])
 def test_a_person_at_a_terminal_is_asked(box, answer, taken):
     past(box)
     status, shown = at_a_terminal(box, answer)
@@ -111,9 +96,9 @@ def test_a_person_at_a_terminal_is_asked(box, answer, taken):
 
 def test_nobody_is_asked_where_there_is_nothing_to_ask(box):
     past(box, start=time.time(), mtime=time.time())
-    status, shown = at_a_terminal(box, "")
+    status, shown = at_a_terminal(box, None)
     assert status == 0 and "[y/N]" not in shown and len(everything(box)) == 2
-    status, shown = at_a_terminal(box, "", "--yes")
+    status, shown = at_a_terminal(box, None, "--yes")
     assert status == 0 and "[y/N]" not in shown
 
 
@@ -272,9 +257,7 @@ def test_an_import_that_is_interrupted_goes_on_later_and_stores_nothing_twice(bo
     process = subprocess.Popen([box.python, "-I", "-S", "-c", memhook.BOOT, str(PROGRAM), "import", "--yes"], env=box.env, cwd=box.project,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     checkpoints = box.home / "checkpoints"
-    deadline = time.monotonic() + 30
-    while not (checkpoints.is_dir() and any(checkpoints.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.002)
+    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), "the import to begin")
     process.send_signal(number)
     told = process.communicate(timeout=30)[1]
     assert process.returncode == (130 if number == signal.SIGINT else -9) and b"Traceback" not in told
@@ -320,9 +303,7 @@ def test_an_import_starts_a_drain_for_what_it_took(box):
     past(box)
     del box.env["MEMHOOK_AUTODRAIN"]
     box.run("import", "--yes")
-    deadline = time.monotonic() + 30
-    while not box.memories() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(box.memories, "the drain", pause=0.05)
     assert len(box.said()) == 2
     with memhook.Lock(str(box.home / "drain.lock")) as lock:
         assert lock.acquire(30.0)  # it ends before the box goes
@@ -332,5 +313,5 @@ def test_progress_is_for_a_terminal_only(box):
     for number in range(20):
         past(box, "old-%02d" % number)
     assert "looked at" not in box.run("import", "--yes").stderr
-    status, shown = at_a_terminal(box, "", "--yes")
+    status, shown = at_a_terminal(box, None, "--yes")
     assert status == 0 and "looked at 20 of 20" in shown

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import PROGRAM, memhook
+from conftest import PROGRAM, heeding_modes, memhook
 from test_index import found, write
 
 
@@ -96,15 +96,6 @@ def test_a_log_of_another_database_beside_ours_harms_nothing(store):
     check(store)
 
 
-def without_rights():
-    """What makes file modes count for root too."""
-    if os.geteuid():
-        return []
-    if not shutil.which("setpriv"):
-        pytest.skip("root ignores file modes, and there is no setpriv")
-    return ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]
-
-
 def search_with(prefix, box, word):
     return subprocess.run([*prefix, sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM), "search", "--all", word],
                           env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60)
@@ -113,7 +104,7 @@ def search_with(prefix, box, word):
 @pytest.mark.parametrize("beside", ["log", "nothing"])
 def test_in_a_home_that_cannot_be_written_the_index_is_read_as_it_is(store, beside):
     """Beside the database: a log with the last changes, as a process that was killed leaves it, or nothing."""
-    prefix = without_rights()
+    prefix = heeding_modes()
     if beside == "log":
         write(store, "p/late.md", "# Late\n\nnumber77\n")
         subprocess.run([sys.executable, "-c", "import os, sys; sys.path.insert(0, sys.argv[1]); import memhook\n"
@@ -129,7 +120,7 @@ def test_in_a_home_that_cannot_be_written_the_index_is_read_as_it_is(store, besi
 
 
 def test_in_a_home_that_cannot_be_written_and_has_no_index_the_memories_are_read(store):
-    prefix = without_rights()
+    prefix = heeding_modes()
     (store.home / "index.db").unlink()
     os.chmod(store.home, 0o500)
     try:

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box
-from standins import ANSWER, COUNTS, DIGEST, Claude, Server, agree, completion, cut, drip, flood, hang, snapshot, status
+from conftest import PROGRAM, Box, wait_until
+from standins import ANSWER, COUNTS, DIGEST, Claude, agree, completion, cut, drip, flood, hang, snapshot, status
 
 SECRET = "ghp_" + "a1B2" * 9
 SHAPE = re.search(r"(?m)^\{.*\}$", memhook.DIGEST_PROMPT).group()
@@ -19,11 +19,7 @@ SHAPE = re.search(r"(?m)^\{.*\}$", memhook.DIGEST_PROMPT).group()
 
 @pytest.fixture
 def box(tmp_path):
-    """A machine with a consent and no hooks: the drain needs no more."""
-    box = Box(tmp_path)
-    box.api.create()
-    memhook.grant_consent(box.api, "flag")
-    return box
+    return Box(tmp_path).consent()
 
 
 @pytest.fixture
@@ -32,19 +28,6 @@ def asked(box):
     box.claude = Claude(box)
     agree(box, "distiller", distiller="claude", distiller_seconds=20)
     return box
-
-
-@pytest.fixture
-def serve():
-    """Start servers that end with the test."""
-    servers = []
-
-    def start(does):
-        servers.append(Server(does))
-        return servers[-1]
-    yield start
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture
@@ -533,28 +516,21 @@ open(%r, "w").write("%%d %%d" %% (os.getpid(), child.pid))
 time.sleep(300)""" % str(pids))
     spool(asked)
     process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=asked.env, cwd=asked.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the processes to begin")
     process.kill()
     process.communicate()
     own, child = map(int, pids.read_text().split())
     if sys.platform.startswith("linux"):
-        wait_for(lambda: not alive(own))
+        wait_until(lambda: not alive(own), "the process to end")
     assert distillers(asked) == ["offline"] and asked.spooled("new") == asked.spooled("claimed") == []
     asked.claude.does("result(ANSWER)")
     drain(asked)
     assert distillers(asked) == ["claude:haiku"]
     if sys.platform.startswith("linux"):
-        wait_for(lambda: not alive(child))
+        wait_until(lambda: not alive(child), "the child to end")
 
 
 # ---- the child
-
-def wait_for(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
 
 def alive(pid):
     try:
@@ -714,10 +690,10 @@ def test_our_own_childs_session_is_never_captured_with_the_guard_stripped_and_fr
     script.answer("A hundredth.")
     box.hook("Stop", script)
     box.hook("SessionEnd", script)  # starts the drain, which asks claude, which fires the hooks, which start drains
-    wait_for(lambda: distillers(box) == ["claude:haiku"], 60)
-    wait_for(lambda: [line.split()[:2] for line in fired.read_text().splitlines()] ==
-             [[event, "0"] for event in ("SessionStart", "Stop", "PreCompact", "SessionEnd")], 30)
-    wait_for(lambda: all(is_free(box, name) for name in ("model.lock", "drain.lock")), 30)
+    wait_until(lambda: distillers(box) == ["claude:haiku"], "the digest", 60)
+    wait_until(lambda: [line.split()[:2] for line in fired.read_text().splitlines()] ==
+               [[event, "0"] for event in ("SessionStart", "Stop", "PreCompact", "SessionEnd")], "the hooks to end")
+    wait_until(lambda: all(is_free(box, name) for name in ("model.lock", "drain.lock")), "the drains to end")
     box.run("drain")
     assert len(claude.calls) == 1 and len(box.memories()) == 1 and [memory.front["session"] for memory in box.memories()] == [script.session]
     assert [receipt["outcome"] for receipt in box.receipts()] == ["stored", "upgraded"] and box.spooled("new") == []
@@ -775,7 +751,6 @@ def test_a_key_in_an_address_is_refused_and_not_printed(url):
     with pytest.raises(memhook.UsageError, match="a key in the address") as raised:
         memhook.parse_endpoint(url, "embeddings")
     assert "secret-1" not in str(raised.value) + raised.value.hint and SECRET not in str(raised.value)
-    assert len(served.server.requests) == 2
 
 
 @pytest.mark.parametrize("host", ["example.test", "10.0.0.7", "192.168.1.5", "127.0.0.1.example.test", "localhost.example.test", "[fe80::1]", "0.0.0.0"])
@@ -800,6 +775,7 @@ def test_a_key_comes_from_a_file_or_a_variable_and_is_in_the_header_only(served)
     served.env.update(MEMHOOK_DISTILLER_KEY_ENV="MY_KEY", MY_KEY=key, OPENAI_API_KEY="not-this-one")
     spool(served, 1)
     drain(served)
+    assert len(served.server.requests) == 2
     for request in served.server.requests:
         assert request["headers"]["Authorization"] == "Bearer " + key and key not in request["path"] + json.dumps(request["json"])
     said = json.dumps(served.status()) + served.run("status").stdout + served.run("config", "list").stdout + served.run("doctor", check=False).stdout

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box
+from conftest import PROGRAM, Box, wait_until
 from hubs import RunningHub, Wire
 
 
@@ -20,8 +20,7 @@ class Member(Box):
 
     def __init__(self, root, hub=None, name="ann", tenant="team", url=None):
         super().__init__(root)
-        self.api.create()
-        memhook.grant_consent(self.api, "flag")
+        self.consent()
         if hub:
             memhook.join(self.api, url or hub.url, hub.token(name, tenant=tenant), "flag")
 
@@ -63,18 +62,6 @@ class Member(Box):
 
     def found(self, query, *args):
         return json.loads(self.run("search", query, "--json", *args).stdout)["results"]
-
-
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory):
-    with RunningHub(tmp_path_factory.mktemp("hub"), "--quota-max", "0") as hub:
-        yield hub
-
-
-@pytest.fixture
-def tenant(request):
-    """One of its own for each test."""
-    return "t%08x" % (abs(hash(request.node.name)) % (1 << 32))
 
 
 @pytest.fixture
@@ -424,9 +411,7 @@ def test_a_sender_that_was_killed_leaves_its_item_to_the_next(hub, wired, tenant
     held = []
     wire.serve = lambda handler: held.append(handler) or time.sleep(20)
     process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=member.env, cwd=member.project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
-    while not held and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: held, "the request")
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert os.listdir(member.home / "outbox" / "claimed")

@@ -2,7 +2,6 @@
 import json
 import os
 import pathlib
-import pty
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 import memhook
 import reader
 from conftest import DATA, PROGRAM, Box
+from terminal import at_terminal
 
 FIXTURES = sorted((DATA / "transcript").glob("*.jsonl"))
 LONG = "The cause was found in the module that nobody had read for years. " * 150  # more than a segment
@@ -33,21 +33,7 @@ def verified(box, *args, ok=None):
 
 def at_a_terminal(box, *args):
     """What `memhook ARGS` shows at a terminal; -> (exit status, text)."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen([box.python, "-I", "-S", "-c", memhook.BOOT, str(PROGRAM), *args], env={**box.env, "NO_COLOR": "1"}, cwd=box.project,
-                               stdin=follower, stdout=follower, stderr=follower)
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            block = os.read(leader, 4096)
-        except OSError:  # Linux's way to say that the other end is closed
-            block = b""
-        if not block:
-            break
-        shown += block
-    os.close(leader)
-    return process.wait(60), shown.decode()
+    return at_terminal([box.python, "-I", "-S", "-c", memhook.BOOT, PROGRAM, *args], {**box.env, "NO_COLOR": "1"}, box.project, None)
 
 
 def talk(box, session="session-0001", rounds=3, start=None):
