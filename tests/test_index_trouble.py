@@ -286,6 +286,6 @@ def test_a_link_that_leads_out_of_the_store_is_not_followed(shelf):
 
 def test_a_store_whose_folder_has_gone_is_empty_not_an_error(shelf):
     write(shelf, "p/a.md", "# A\n\nzebra\n")
-    found(shelf, "zebra")
+    assert found(shelf, "zebra")
     shutil.rmtree(shelf.home / "memories")
     assert found(shelf, "zebra") == []

@@ -71,7 +71,8 @@ def test_off_by_a_setting(known):
 def test_of_this_project_only(known):
     digest(known, 3, "Summary.", "## Open threads\n\n- not of here", project="/else")
     index(known)
-    assert "not of here" not in told(known)
+    text = told(known)
+    assert "rotate the keys" in text and "not of here" not in text
 
 
 def test_nothing_is_told_where_nothing_is_known(box):
@@ -134,4 +135,5 @@ def test_memhooks_own_text_is_not_captured_again(known):
     script.answer("Hi. " + "x" * 100)
     known.hook("SessionEnd", script)
     known.drain()
+    assert "rotate the keys" in text and known.said()[0] == ("prompt", "Hello")
     assert not any("rotate the keys" in turn.text for memory in known.memories() for turn in memory.turns)
