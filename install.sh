@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1687caf90ea65a627a64bfd714df35e39ac180edce64888d245c3c91be5f9cb8}
+SHA256=${MEMHOOK_SHA256-1f1ade7ed0bcc9e6728b799e07429b32c350509fd610c4945adecd06e1f4517c}
 
 tell() { printf '%s\n' "$*" >&2; }
 

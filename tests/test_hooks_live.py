@@ -666,7 +666,7 @@ NO_CONSENT = {
 }
 
 
-@pytest.mark.parametrize("name, event", zip(NO_CONSENT, itertools.cycle(("Stop", "SessionEnd"))))
+@pytest.mark.parametrize("name, event", list(zip(NO_CONSENT, itertools.cycle(("Stop", "SessionEnd")))))
 def test_a_consent_that_cannot_be_understood_is_none(live, name, event):
     path = live.home / "consent.json"
     given = path.read_bytes()
