@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1f1ade7ed0bcc9e6728b799e07429b32c350509fd610c4945adecd06e1f4517c}
+SHA256=${MEMHOOK_SHA256-b2d4e5db3e6274ab9f39defcb1be311142244ac64982f3ccf72ddb609fe060fb}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8368,8 +8368,7 @@ def grant_consent(home: Home, how: str) -> None:
 
 def run_claude(home: Home, *arguments: str) -> bool:
     """Run the person's claude command, if there is one; -> whether it did what it should."""
-    import shutil
-    claude = shutil.which("claude", path=home.environ.get("PATH"))
+    claude = find_claude(home)
     return claude is not None and run_quiet([claude, *arguments], home)[0] == 0
 
 

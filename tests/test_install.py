@@ -590,6 +590,17 @@ def test_the_mcp_server_comes_once_works_and_goes(bare):
     assert servers(bare) == {}
 
 
+def test_a_claude_that_only_its_installer_knows_is_found_too(bare):
+    """~/.local/bin is where Claude's installer puts it; an editor's PATH, and that of a shell from before, does not have it."""
+    claude = Claude(bare, MCP)
+    (bare.user / ".local" / "bin").mkdir(parents=True)
+    claude.path.rename(bare.user / ".local" / "bin" / "claude")
+    bare.run(*OFFER)
+    assert servers(bare)["memhook"]["args"][-1] == "mcp"
+    bare.run("uninstall")
+    assert servers(bare) == {}
+
+
 def test_an_entry_of_an_earlier_version_is_replaced(bare):
     Claude(bare, MCP)
     old = json.loads((pathlib.Path(__file__).parent / "data" / "earlier_boots.json").read_text())["second"]
@@ -615,7 +626,7 @@ def test_an_entry_that_cannot_be_removed_is_spoken_of(bare):
 
 def test_without_claude_the_command_is_printed(bare):
     bare.env["PATH"] = "/usr/bin:/bin"
-    if shutil.which("claude", path=bare.env["PATH"]):
+    if memhook.find_claude(bare.api):
         pytest.skip("there is a claude")
     said = bare.run(*OFFER).stderr
     line = said[said.index("claude mcp add"):].split("memhook is on")[0]
