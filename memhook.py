@@ -545,6 +545,11 @@ class Home:
         return value if value in CHOICES.get(name, (value,)) and value == value else default  # a NaN is not even itself
 
 
+def settings_path(home: Home) -> str:
+    """Claude's own settings, in which our hooks stand."""
+    return os.path.join(home.config, "settings.json")
+
+
 class Consent:
     """What a person agreed to: {"format": 1, "capture": {"at": s, "by": str}, "pauses": [[from, to or null]]}."""
 
@@ -4288,7 +4293,7 @@ def credential(home: Home, role: str) -> str:
     """Which credential a role would use, and who pays: for status and the disclosure."""
     chosen = home.setting(role)
     if chosen == "claude" and home.setting("claude_credential") == "login":
-        settings = read_json(os.path.join(home.config, "settings.json"))
+        settings = read_json(settings_path(home))
         settings = settings if isinstance(settings, dict) else {}
         if settings.get("apiKeyHelper") or isinstance(settings.get("env"), dict) and set(_CLAUDE_KEYS) & set(settings["env"]):
             return "the key that settings.json gives Claude Code, which is billed"
@@ -5180,7 +5185,7 @@ def checkpoint_keys(home: Home) -> list[str]:
 
 def cleanup_seconds(home: Home) -> float:
     """How old a transcript gets before Claude deletes it: cleanupPeriodDays of settings.json, 30 days by default."""
-    settings = read_json(os.path.join(home.config, "settings.json"))
+    settings = read_json(settings_path(home))
     days = settings.get("cleanupPeriodDays", 30) if isinstance(settings, dict) else 30
     return 86_400.0 * (days if isinstance(days, (int, float)) and days > 0 else 30)
 
@@ -5948,7 +5953,7 @@ def missing_hook(home: Home) -> str:
     By the text of the entries: doctor takes them apart, a hook has no time for it. What is wired elsewhere is not missed here.
     """
     try:
-        hooks = read_json(os.path.join(home.config, "settings.json")).get("hooks", {})
+        hooks = read_json(settings_path(home)).get("hooks", {})
         stands = {spec.event: re.search(r"memhook\.py\W{1,4}%s\b" % spec.subcommand, json.dumps(hooks.get(spec.event))) for spec in HOOK_SPECS}
     except (AttributeError, OSError):
         return ""
@@ -8035,10 +8040,6 @@ class Settings:
             for group in groups:
                 if group is event or not _is_group(group.value):
                     yield group.start, 'the hooks of %s do not have the form [{"hooks": [{…}]}]' % json.dumps(event.key)
-
-
-def settings_path(home: Home) -> str:
-    return os.path.join(home.config, "settings.json")
 
 
 def read_settings(home: Home) -> Settings:
