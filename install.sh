@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b2d4e5db3e6274ab9f39defcb1be311142244ac64982f3ccf72ddb609fe060fb}
+SHA256=${MEMHOOK_SHA256-ba89090ed76ce6d0fa4ddbcaf35cfa85c3d131a30194a18de6bfd22c6c46ab3e}
 
 tell() { printf '%s\n' "$*" >&2; }
 
