@@ -6688,13 +6688,23 @@ def pulled_id(team: Team, id: str) -> str:
     return id if re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", id) else content_id(team.tenant, "", id)
 
 
+def _page_entries(team: Team, page: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The memories or the tombstones of a page, with ids as a store has them; what is no object with an id is passed over."""
+    entries = []
+    for entry in page[name] if isinstance(page.get(name), list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            entries.append({**entry, "id": pulled_id(team, entry["id"])})
+    return entries
+
+
 def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
-    """Note ids as gone for good, then remove their files; -> how many there were."""
-    if not ids:
-        return 0
-    tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids]
-    append_line(home.path("tombstones.jsonl"), b"".join(json.dumps(tombstone, separators=(",", ":")).encode() + b"\n" for tombstone in tombstones))
-    gone = [known.pop(id) for id in ids if id in known]
+    """Note ids as gone for good, then remove their files; -> how many files there were."""
+    buried = forgotten_ids(home)
+    tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids if id not in buried]
+    if tombstones:
+        lines = [json.dumps(tombstone, separators=(",", ":")).encode() + b"\n" for tombstone in tombstones]
+        append_line(home.path("tombstones.jsonl"), b"".join(lines))
+    gone = [known.pop(id) for id in ids if id in known]  # also of a tombstone that was noted before: a pull may have ended just after it
     for path in gone:
         remove_file(path)
         sync_folder(os.path.dirname(path))
@@ -6702,16 +6712,11 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
 
 
 def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, str]) -> dict[str, int]:
-    """Apply one page: tombstones win over memories, those of this machine too."""
-    def entries(name: str) -> list[dict[str, Any]]:
-        found = page.get(name)
-        return [{**entry, "id": pulled_id(team, entry["id"])} for entry in (found if isinstance(found, list) else ()) if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
-
+    """Apply one page: tombstones win over memories, those of this machine too; -> {"added", "removed"}."""
+    removed = _bury_pulled(home, [entry["id"] for entry in _page_entries(team, page, "tombstones")], known)
     buried = forgotten_ids(home)
-    removed = _bury_pulled(home, [entry["id"] for entry in entries("tombstones") if entry["id"] not in buried], known)
-    buried.update(entry["id"] for entry in entries("tombstones"))
     added = 0
-    for memory in entries("memories"):
+    for memory in _page_entries(team, page, "memories"):
         if memory["id"] not in buried and memory["id"] not in known:
             name, data = render_team_memory(team, memory)
             path = home.path("memories", TEAM_PROJECT, *name.split("/"))
@@ -6719,6 +6724,17 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
             known[memory["id"]] = path
             added += 1
     return {"added": added, "removed": removed}
+
+
+def _pull_page(home: Home, team: Team, link: HubLink, cursor: int) -> dict[str, Any]:
+    """Ask for what came after the cursor. Raises StateError."""
+    try:
+        answer = link.ask("GET", "/api/memories?since=%d" % cursor)
+    except HubDown as error:
+        raise StateError("nothing more was pulled: %s" % error, "try again later")
+    if answer.status != 200 or not isinstance(answer.value.get("cursor"), int):
+        raise StateError("nothing more was pulled: the hub answers %s" % answer.reason, "memhook team status")
+    return answer.value
 
 
 def pull(home: Home) -> dict[str, int]:
@@ -6732,22 +6748,19 @@ def pull(home: Home) -> dict[str, int]:
     with team_lock(home, 30.0):
         state = read_team_state(home)
         known = team_files(home)
-        while True:
-            try:
-                answer = link.ask("GET", "/api/memories?since=%d" % state["cursor"])
-            except HubDown as error:
-                raise StateError("nothing more was pulled: %s" % error, "try again later")
-            if answer.status != 200 or not isinstance(answer.value.get("cursor"), int):
-                raise StateError("nothing more was pulled: the hub answers %s" % answer.reason, "memhook team status")
-            kept = _keep_page(home, team, answer.value, known)
-            done = {name: done[name] + kept[name] for name in done}
-            if answer.value["cursor"] <= state["cursor"]:
-                break
-            state["cursor"] = answer.value["cursor"]
-            write_team_state(home, state)
-        link.close()
-    if done["removed"]:
-        _forget_indexed(home)
+        try:
+            while True:
+                page = _pull_page(home, team, link, state["cursor"])
+                kept = _keep_page(home, team, page, known)
+                done = {name: done[name] + kept[name] for name in done}
+                if page["cursor"] <= state["cursor"]:
+                    break
+                state["cursor"] = page["cursor"]
+                write_team_state(home, state)
+        finally:
+            link.close()
+            if done["removed"]:  # of the pages that were taken, though a later one failed
+                _forget_indexed(home)
     return done
 
 

@@ -140,10 +140,11 @@ class Wire:
     """A server before a hub, which passes requests on, or does what `plan` says for the next proposals:
 
     "before": hangs up, and the hub never sees it; "after": the hub has committed it, and the answer is lost; (status, headers): answers so.
+    Of questions it passes on as many as `pages` says, and answers the others with 503; None: all.
     """
 
     def __init__(self, hub):
-        self.hub, self.plan, self.seen = hub, [], []  # seen: (method, path, JSON body)
+        self.hub, self.plan, self.pages, self.seen = hub, [], None, []  # seen: (method, path, JSON body)
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -166,6 +167,9 @@ class Wire:
         data = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         self.seen.append((handler.command, handler.path, json.loads(data) if data else None))
         step = self.plan.pop(0) if self.plan and handler.command == "POST" else "pass"
+        if handler.command == "GET" and self.pages is not None:
+            self.pages -= 1
+            step = (503, {}) if self.pages < 0 else "pass"
         if step == "before":
             handler.close_connection = True
             return

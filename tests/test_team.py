@@ -512,6 +512,30 @@ def test_tombstones_win_over_memories_and_what_was_forgotten_here_stays_forgotte
     assert memhook._keep_page(member.api, team, page, {}) == {"added": 0, "removed": 0}
 
 
+def test_what_the_team_took_back_leaves_the_index_though_a_later_page_fails(hub, wired, tenant):
+    member, wire = wired
+    gone = share(hub, tenant, "The flamingo is pink.")
+    member.run("team", "pull")
+    assert member.found("flamingo")
+    hub.ask("POST", "/api/candidates/%s/reject" % gone, hub.admin(tenant))
+    wire.pages = 1
+    done = member.run("team", "pull", check=False)
+    assert done.returncode == 1 and "the hub answers 503" in done.stderr
+    assert b"flamingo" not in b"".join(path.read_bytes() for path in member.home.glob("index.db*"))
+    wire.pages = None
+    assert json.loads(member.run("team", "pull", "--json").stdout) == {"added": 0, "removed": 0}
+
+
+def test_a_pull_that_ended_between_the_tombstone_and_the_file_is_finished_by_the_next(hub, member, tenant):
+    gone = share(hub, tenant, "The flamingo is pink.")
+    member.run("team", "pull")
+    hub.ask("POST", "/api/candidates/%s/reject" % gone, hub.admin(tenant))
+    with open(member.home / "tombstones.jsonl", "a") as tombstones:
+        tombstones.write('{"at":"2026-01-01T00:00:00.000Z","memory":"%s","by":"team"}\n' % gone)
+    assert json.loads(member.run("team", "pull", "--json").stdout) == {"added": 0, "removed": 1}
+    assert member.found("flamingo") == [] and not list((member.home / "memories" / "team").rglob("*.md"))
+
+
 def test_what_the_team_took_back_stays_away_though_the_last_line_of_the_tombstones_was_cut_short(member):
     (member.home / "tombstones.jsonl").write_bytes(b'{"at":"2026-01-01T00:00:00.000Z","mem')  # the power went
     team = memhook.read_team(member.api)
