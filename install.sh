@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-ba89090ed76ce6d0fa4ddbcaf35cfa85c3d131a30194a18de6bfd22c6c46ab3e}
+SHA256=${MEMHOOK_SHA256-98079a69b9239a648e5072acc597e524fb314611bee2c51ff8d8478068fb2e83}
 
 tell() { printf '%s\n' "$*" >&2; }
 
