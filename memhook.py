@@ -8612,6 +8612,15 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
 # Promise:  looks, changes nothing.
 
 
+def stored_checkpoint(home: Home, key: str) -> Optional[dict[str, Any]]:
+    """A checkpoint as it is stored; {} where none is, or a damaged one; None where it may not be read: root wrote it, perhaps, and doctor says so."""
+    try:
+        stored = read_json(checkpoint_path(home, key))
+    except OSError:
+        return None
+    return stored if isinstance(stored, dict) else {}
+
+
 def count_memories(home: Home) -> dict[str, int]:
     sizes = [status.st_size for _, status in walk_memories(home.path("memories"))]
     return {"count": len(sizes), "bytes": sum(sizes)}
@@ -8666,9 +8675,7 @@ def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
     expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
     for path in transcripts(home):
         status = regular_file(path)
-        held = checkpoint_path(home, transcript_key(path))
-        stored = read_json(held) if os.access(held, os.R_OK) else None
-        stored = stored if isinstance(stored, dict) else {}
+        stored = stored_checkpoint(home, transcript_key(path)) or {}
         read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
         if status is None or stored.get("own") or status.st_size <= read:
             continue
@@ -8824,7 +8831,7 @@ class Evidence:
 class Coverage:
     """What verify finds for one transcript."""
 
-    __slots__ = ("path", "bytes", "turns", "gaps", "repeats", "state", "lost", "again")
+    __slots__ = ("path", "bytes", "turns", "gaps", "repeats", "state", "trouble", "lost", "again")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -8832,7 +8839,8 @@ class Coverage:
         self.turns = dict.fromkeys(("stored", "waiting", "open", "duplicate", "forgotten", "withheld", "missing", "repeated", "edited"), 0)
         self.gaps: list[list[int]] = []
         self.repeats: list[list[int]] = []
-        self.state = "ok"  # ok, missing, source-gone, rewritten, edited, other-parser
+        self.state = "ok"  # ok, missing, source-gone, rewritten, edited, other-parser, not-checked
+        self.trouble = ""  # why it could not be checked
         self.lost: list[Turn] = []  # the turns of the gaps,
         self.again: list[Turn] = []  # and those of the repeats: for a terminal, never for JSON or a log
 
@@ -8850,10 +8858,15 @@ def _add_range(ranges: list[list[int]], start: int, end: int) -> None:
 class Check:
     """One transcript, looked for turn by turn. No offset, hash or count of ours is trusted: the checkpoint tells what is open and what was withheld."""
 
-    def __init__(self, home: Home, path: str, consent: Optional[Consent]) -> None:
-        self.key, self.consent = transcript_key(path), consent
+    def __init__(self, home: Home, path: str, key: str, consent: Optional[Consent]) -> None:
+        self.key, self.consent = key, consent
         self.coverage = Coverage(path)
-        self.checkpoint = read_checkpoint(home, self.key) or Checkpoint()
+        self.checkpoint = Checkpoint()
+        try:
+            self.checkpoint = read_checkpoint(home, key) or self.checkpoint
+        except (OSError, StateError) as error:  # what is open and what was withheld is not known: each turn would be called missing
+            self.coverage.state = "not-checked"
+            self.coverage.trouble = str(error) if isinstance(error, StateError) else "%s: %s" % (error.strerror, error.filename)
         self.session = self.checkpoint.session or os.path.basename(path).rpartition(".")[0]
         self.open = {turn_mark(turn.key, text_hash(turn.text)) for turn in self.checkpoint.turns}
         self.messages = list(message_marks(self.checkpoint.turns).values())  # open ones that came from Stop
@@ -8865,6 +8878,8 @@ class Check:
     def run(self, evidence: Evidence) -> Coverage:
         """Read the transcript from its first byte and look for every prompt and answer; where it is gone or was replaced, receipts speak."""
         coverage = self.coverage
+        if coverage.state == "not-checked":
+            return coverage
         status = regular_file(coverage.path) if os.access(coverage.path, os.R_OK) else None
         lost: list[Turn] = []
         if status is not None:
@@ -8974,41 +8989,50 @@ class Check:
                 _add_range(self.coverage.gaps if found == "missing" else self.coverage.repeats, where[0], where[-1])
 
 
-def verify_targets(home: Home, consent: Optional[Consent], paths: list[str]) -> list[str]:
-    """The transcripts to verify: those named, else every one that was captured or that should have been."""
-    if paths:
-        gone = [os.path.realpath(path) for path in paths if not os.path.exists(path) and os.path.exists(checkpoint_path(home, transcript_key(path)))]
-        here = [path for path in paths if os.path.realpath(path) not in gone]
-        return (sorted(path for path, _ in find_transcripts(home, here)) if here else []) + gone
-    found: dict[str, None] = {}
+def named_transcripts(home: Home, paths: list[str]) -> list[str]:
+    """The transcripts in the files and folders that a person named, also those that are gone and that a checkpoint knows. Raises StateError."""
+    gone = [os.path.realpath(path) for path in paths if not os.path.exists(path) and os.path.exists(checkpoint_path(home, transcript_key(path)))]
+    here = [path for path in paths if os.path.realpath(path) not in gone]
+    found = sorted(path for path, _ in find_transcripts(home, here)) if here else []
+    return found + gone
+
+
+def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
+    """Every transcript that was captured or that should have been -> its key. Of a checkpoint that may not be read, and whose transcript is not
+    among Claude's, the checkpoint's own path stands for it."""
+    found: dict[str, str] = {}
+    closed: set[str] = set()  # the keys of checkpoints that may not be read
     for key in checkpoint_keys(home):
-        stored = read_json(checkpoint_path(home, key))
-        if isinstance(stored, dict) and not stored.get("own") and (stored.get("parsed") or stored.get("segment")):
-            found[str(stored.get("path"))] = None
+        stored = stored_checkpoint(home, key)
+        if stored is None:
+            closed.add(key)
+        elif not stored.get("own") and (stored.get("parsed") or stored.get("segment")):
+            found[str(stored.get("path"))] = transcript_key(str(stored.get("path")))
     for path in transcripts(home):
-        status = regular_file(path)
-        if consent and status and status.st_mtime >= consent.capture_at:
-            stored = read_json(checkpoint_path(home, transcript_key(path)))
-            if not (isinstance(stored, dict) and stored.get("own")):
-                found[os.path.realpath(path)] = None
-    return list(found)
+        key, status = transcript_key(path), regular_file(path)
+        due = consent is not None and status is not None and status.st_mtime >= consent.capture_at
+        if key in closed or due and not (stored_checkpoint(home, key) or {}).get("own"):
+            found[os.path.realpath(path)] = key
+            closed.discard(key)
+    found.update((checkpoint_path(home, key), key) for key in sorted(closed))
+    return found
 
 
 def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> list[Coverage]:
-    """Check every target. Changes nothing."""
+    """Check the transcripts in `paths`, or all that are known; `tell` is called with (checked, of how many). Changes nothing."""
     consent = read_consent(home)
-    targets = verify_targets(home, consent, paths)
+    targets = {path: transcript_key(path) for path in named_transcripts(home, paths)} if paths else known_transcripts(home, consent)
     evidence = Evidence(home)
-    found = []
-    for number, path in enumerate(targets):
-        found.append(Check(home, path, consent).run(evidence))
-        tell(number + 1, len(targets))
+    found: dict[str, Coverage] = {}
+    for path, key in targets.items():
+        found[path] = Check(home, path, key, consent).run(evidence)
+        tell(len(found), len(targets))
     # a hook or a drain may have moved turns while we looked: again, in the order in which they move, from checkpoint to spool to memory
-    doubtful = [(number, Check(home, targets[number], consent)) for number, coverage in enumerate(found) if coverage.turns["missing"]]
+    doubtful = [Check(home, path, targets[path], consent) for path, coverage in found.items() if coverage.turns["missing"]]
     evidence = Evidence(home) if doubtful else evidence
-    for number, check in doubtful:
-        found[number] = check.run(evidence)
-    return found
+    for check in doubtful:
+        found[check.coverage.path] = check.run(evidence)
+    return list(found.values())
 
 
 # ---- settings that can be checked
@@ -9675,7 +9699,12 @@ def cmd_import(home: Home, options: Any) -> int:
 
 def show_coverage(coverage: Coverage) -> None:
     """The lines of one transcript that a person should look at. What was said there is shown at a terminal only: not to a file, a log, a pipe."""
-    show("%s  %s%s" % ("repeated" if coverage.state == "ok" else coverage.state, coverage.path, "  (turns: %d)" % coverage.turns["edited"] if coverage.state == "edited" else ""))
+    word, told = coverage.state, coverage.trouble
+    if word == "ok":
+        word = "repeated"
+    elif word == "edited":
+        told = "turns: %d" % coverage.turns["edited"]
+    show("%s  %s%s" % (word, coverage.path, "  (%s)" % told if told else ""))
     for word, ranges, turns in (("missing", coverage.gaps, coverage.lost), ("repeated", coverage.repeats, coverage.again)):
         if turns and sys.stdout.isatty():
             for turn in turns:
@@ -9685,23 +9714,35 @@ def show_coverage(coverage: Coverage) -> None:
                 show("    %-8s bytes %d-%d" % (word, start, end))
 
 
+def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> None:
+    """What verify found, transcript by transcript where there is something to look at, and in sum. `totals`: of the turns, by where they are."""
+    states = [coverage.state for coverage in found]
+    for coverage in found:
+        if coverage.state in ("missing", "edited", "other-parser", "not-checked") or coverage.gaps or coverage.repeats:
+            show_coverage(coverage)
+    gone = " (%d of them gone: their receipts speak)" % states.count("source-gone") if "source-gone" in states else ""
+    counts = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count) or "no turns"
+    show("%d transcript%s%s, %d bytes read: %s" % (len(found), "" if len(found) == 1 else "s", gone, sum(coverage.bytes for coverage in found), counts))
+    if "not-checked" in states:
+        show("Not checked, for their checkpoints cannot be read: %d. memhook doctor tells what mends that." % states.count("not-checked"))
+    if totals["edited"]:
+        show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
+    if not ok:
+        show("Something is wrong: see above.")
+    else:
+        show("%s is lost and nothing is stored twice." % ("Nothing else" if totals["edited"] else "Nothing"))
+
+
 def cmd_verify(home: Home, options: Any) -> int:
     found = verify(home, options.paths, progress("verified"))
     totals = {name: sum(coverage.turns[name] for coverage in found) for name in Coverage("").turns}
-    size = sum(coverage.bytes for coverage in found)
-    ok = not totals["missing"] and not totals["repeated"]
+    unchecked = sum(coverage.state == "not-checked" for coverage in found)
+    ok = not totals["missing"] and not totals["repeated"] and not unchecked
     if options.json:
-        show_json({"ok": ok, "transcripts": [coverage.to_json() for coverage in found], "totals": {**totals, "bytes": size}})
-        return EXIT_OK if ok else EXIT_FOUND
-    for coverage in found:
-        if coverage.state in ("missing", "edited", "other-parser") or coverage.gaps or coverage.repeats:
-            show_coverage(coverage)
-    gone = sum(coverage.state == "source-gone" for coverage in found)
-    show("%d transcript%s%s, %d bytes read: %s" % (len(found), "s" * (len(found) != 1), " (%d of them gone: their receipts speak)" % gone if gone else "", size,
-                                                  ", ".join("%d %s" % (count, name) for name, count in totals.items() if count) or "no turns"))
-    if totals["edited"]:
-        show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
-    show("Nothing else is lost and nothing is stored twice." if ok and totals["edited"] else "Nothing is lost and nothing is stored twice." if ok else "Something is wrong: see above.")
+        totals.update(bytes=sum(coverage.bytes for coverage in found), not_checked=unchecked)
+        show_json({"ok": ok, "transcripts": [coverage.to_json() for coverage in found], "totals": totals})
+    else:
+        show_verdict(found, totals, ok)
     return EXIT_OK if ok else EXIT_FOUND
 
 

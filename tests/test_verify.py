@@ -12,7 +12,7 @@ import pytest
 
 import memhook
 import reader
-from conftest import DATA, PROGRAM, Box
+from conftest import DATA, PROGRAM, Box, heeding_modes
 from terminal import at_terminal
 
 FIXTURES = sorted((DATA / "transcript").glob("*.jsonl"))
@@ -367,6 +367,31 @@ def test_a_rewritten_transcript_is_verified_as_it_is_and_its_earlier_turns_by_th
 def test_a_path_of_which_nothing_is_known_is_an_error(box):
     done = box.run("verify", str(box.root / "nowhere.jsonl"), check=False)
     assert done.returncode == 1 and "nowhere.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize("trouble", ["of root's", "of a newer program", "of root's, and its transcript is gone"])
+def test_a_checkpoint_that_cannot_be_read_keeps_no_other_transcript_from_being_checked(box, trouble):
+    """As `sudo claude` leaves one. Without it nobody knows what is open or was withheld: it is named, and nothing is called lost."""
+    prefix = heeding_modes()
+    for number in range(3):
+        talk(box, "session-000%d" % number, 1)
+    transcript = box.script("session-0001").path.resolve()
+    checkpoint = pathlib.Path(memhook.checkpoint_path(box.api, memhook.transcript_key(str(transcript))))
+    if "newer" in trouble:
+        checkpoint.write_text(json.dumps({**json.loads(checkpoint.read_text()), "format": 99}))
+    else:
+        checkpoint.chmod(0)
+    if "gone" in trouble:
+        transcript.unlink()
+    command = [*prefix, box.python, str(PROGRAM), "verify"]
+    asked = [subprocess.run(command + more, env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60) for more in ([], ["--json"])]
+    assert [(done.returncode, done.stderr) for done in asked] == [(4, "")] * 2
+    found = json.loads(asked[1].stdout)
+    named = str(checkpoint if "gone" in trouble else transcript)
+    states = {one["path"]: one["state"] for one in found["transcripts"]}
+    assert states.pop(named) == "not-checked" and list(states.values()) == ["ok", "ok"]
+    assert found["ok"] is False and found["totals"]["not_checked"] == 1 and found["totals"]["missing"] == 0 and found["totals"]["stored"] >= 4
+    assert "not-checked  %s  (" % named in asked[0].stdout and "cannot be read: 1. memhook doctor" in asked[0].stdout
 
 
 def test_verify_of_nothing_says_so(bare):
