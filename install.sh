@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-98079a69b9239a648e5072acc597e524fb314611bee2c51ff8d8478068fb2e83}
+SHA256=${MEMHOOK_SHA256-14e93600c148f280374cec7e834fb92e79c9cd041d5b318d89562348c94d3bba}
 
 tell() { printf '%s\n' "$*" >&2; }
 
