@@ -6995,24 +6995,32 @@ def holds_secret(title: str, content: str) -> bool:
     return redact(both) != both
 
 
+def make_memory(db: Any, caller: Caller, id: str) -> None:
+    """Make a memory of a candidate that was found to hold no secret, with its receipt, within a transaction."""
+    row = db.execute("SELECT title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
+    title, content, by = row
+    db.execute("UPDATE candidates SET status = 'promoted' WHERE tenant = ? AND id = ?", (caller.tenant, id))
+    receipt = append_receipt(db, caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
+    cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
+                        (caller.tenant, id, receipt["seq"], title, content, by, caller.name, receipt["at"]))
+    db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % words_table(db, caller.tenant),
+               (cursor.lastrowid, *word_columns(title, content)))
+
+
 def promote(db: Any, caller: Caller, id: str) -> str:
-    """Make a candidate a memory, with its receipt, within a transaction; -> its status. Raises Problem 404, 409, 422."""
-    tenant = caller.tenant
-    row = db.execute("SELECT status, title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+    """Do what an admin decided, within a transaction; -> the candidate's status. Raises Problem 404, 409, 422."""
+    row = db.execute("SELECT status, title, content FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
     if row is None:
         raise Problem(404, "there is nothing here")
-    status, title, content, by = row
+    status, title, content = row
     if status == "promoted":
         return status
-    if status not in ("inbox", "rejected") or db.execute("SELECT 1 FROM memories WHERE tenant = ? AND id = ?", (tenant, id)).fetchone():
+    was_memory = db.execute("SELECT 1 FROM memories WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
+    if status not in ("inbox", "rejected") or was_memory:
         raise Problem(409, "only what is in the inbox, or was rejected from there, can be promoted")
     if holds_secret(title, content):
         raise Problem(422, "it holds a secret or private text")
-    db.execute("UPDATE candidates SET status = 'promoted' WHERE tenant = ? AND id = ?", (tenant, id))
-    receipt = append_receipt(db, caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
-    cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
-                        (tenant, id, receipt["seq"], title, content, by, caller.name, receipt["at"]))
-    db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % words_table(db, tenant), (cursor.lastrowid, *word_columns(title, content)))
+    make_memory(db, caller, id)
     return "promoted"
 
 
@@ -7161,10 +7169,14 @@ def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str
     return {status: len(ids) for status, ids in detail.items()}
 
 
-def promote_waiting(db: Any, tenant: str, id: str) -> bool:
-    """promote() by policy, for what is still in the inbox; False where an admin was faster."""
-    row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
-    return row == ("inbox",) and promote(db, Caller("", tenant, GOVERNOR, "admin"), id) == "promoted"
+def promote_judged(db: Any, tenant: str, id: str) -> bool:
+    """Make a memory by policy of what judge() let through and is still in the inbox; False where an admin was faster."""
+    with transaction(db):
+        row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+        if row != ("inbox",):
+            return False
+        make_memory(db, Caller("", tenant, GOVERNOR, "admin"), id)
+        return True
 
 
 def govern(db: Any, hold: bool) -> dict[str, int]:
@@ -7184,8 +7196,7 @@ def govern(db: Any, hold: bool) -> dict[str, int]:
             elif hold:
                 done["left"] += 1
             else:
-                with transaction(db):
-                    done["promoted"] += promote_waiting(db, tenant, id)
+                done["promoted"] += promote_judged(db, tenant, id)
         for status, count in flip(db, tenant, deferred).items():
             done[status] += count
     return done

@@ -221,6 +221,19 @@ def test_govern_promotes_quarantines_and_marks_duplicates_under_one_receipt(quie
     assert quiet.run("audit").returncode == 0
 
 
+def test_govern_looks_for_secrets_in_each_text_once(quiet):
+    fill_inbox(quiet, "team")
+    looked = []
+    db = memhook.open_hub(str(quiet.path))
+    sys.setprofile(lambda frame, event, value: looked.append(1) if event == "call" and frame.f_code is memhook.holds_secret.__code__ else None)
+    try:
+        memhook.govern(db, hold=False)
+    finally:
+        sys.setprofile(None)
+        db.close()
+    assert len(looked) == len(status_of(quiet, "team")) == 3
+
+
 def test_where_the_receipt_of_a_sweep_fails_no_flip_stays_and_the_next_run_repeats_them(quiet):
     fill_inbox(quiet, "team")
     quiet.sql("CREATE TRIGGER broken BEFORE INSERT ON receipts WHEN NEW.kind = 'governed' BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
