@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-14e93600c148f280374cec7e834fb92e79c9cd041d5b318d89562348c94d3bba}
+SHA256=${MEMHOOK_SHA256-6d39ca319db8770bd65d1ce300ba42b9587bc0bad77a3f677e1c2166cb460f73}
 
 tell() { printf '%s\n' "$*" >&2; }
 
