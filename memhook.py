@@ -1632,10 +1632,15 @@ def switched_off(cwd: str) -> bool:
 
 
 def transcript_key(path: str) -> str:
-    """Names a transcript: 8 hexadecimal digits for its folder, 12 for itself."""
-    real = os.path.realpath(path)
-    folder = sha1_hex(os.fsencode(os.path.dirname(real)))[:8]
-    return folder + sha1_hex(os.fsencode(real))[:12]
+    """Names a transcript: 8 hexadecimal digits for its folder, 12 for its own name."""
+    folder, name = os.path.split(os.path.realpath(path))
+    return sha1_hex(os.fsencode(folder))[:8] + sha1_hex(os.fsencode(name))[:12]
+
+
+def kin_parts(key: str) -> tuple[str, str]:
+    """What the keys begin or end with of the transcripts that may hold the same lines: forks lie in the same folder, and a
+    session that was moved along with its project keeps its name."""
+    return key[:8], key[8:]
 
 
 _CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {"turns": TURN_TYPES, "withheld": (int, int, str), "early": (str, int)}
@@ -1763,17 +1768,38 @@ def line_hash(uuid: str) -> bytes:
     return bytes.fromhex(sha1_hex(uuid.encode())[:16])
 
 
-def read_seen(home: Home, prefix: str) -> set[bytes]:
-    """Hashes of the lines taken from the transcripts whose key starts so: one transcript, or a whole folder."""
-    found: set[bytes] = set()
-    for name in list_folder(home.path("seen")):
-        if name.startswith(prefix):
-            try:
-                data = read_file(home.path("seen", name)) or b""
-            except PermissionError:
-                continue  # a repeat that is not noticed here is cut out by the drain; a neighbour that is not captured would be lost
-            found.update(data[at:at + 8] for at in range(0, len(data) - 7, 8))
-    return found
+class Seen:
+    """Hashes of the lines taken, read when first asked for. Kept by one process while it captures many transcripts."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.names: Optional[list[str]] = None  # the keys of all transcripts of which lines were taken; None: not looked yet
+        self.parts: dict[str, set[bytes]] = {}  # what keys begin or end with -> the hashes of those transcripts
+
+    def of(self, part: str) -> set[bytes]:
+        """The hashes of the transcripts whose key begins or ends with `part`: one transcript, or those of kin_parts()."""
+        if part not in self.parts:
+            self.names = list_folder(self.home.path("seen")) if self.names is None else self.names
+            self.parts[part] = set()
+            for name in self.names:
+                if name.startswith(part) or name.endswith(part):
+                    self._read(name, self.parts[part])
+        return self.parts[part]
+
+    def add(self, key: str, taken: list[bytes]) -> None:
+        """Note what was taken from a transcript, for the captures that follow in this process."""
+        if self.names is not None and key not in self.names[-1:]:
+            self.names.append(key)
+        for part in (key, *kin_parts(key)):
+            if part in self.parts:
+                self.parts[part].update(taken)
+
+    def _read(self, name: str, found: set[bytes]) -> None:
+        try:
+            data = read_file(self.home.path("seen", name)) or b""
+        except PermissionError:
+            return  # a repeat that is not noticed here is cut out by the drain; a neighbour that is not captured would be lost
+        found.update(data[at:at + 8] for at in range(0, len(data) - 7, 8))
 
 
 # ---- reading
@@ -1905,7 +1931,7 @@ def segment_stem(segment: dict[str, Any]) -> str:
 class Taking:
     """One capture of one transcript, while its lock is held."""
 
-    def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: dict[str, set[bytes]]) -> None:
+    def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: Seen) -> None:
         self.home, self.consent, self.request, self.key = home, consent, request, key
         self.done = Captured()
         self.message = clean(request.message)
@@ -1914,7 +1940,7 @@ class Taking:
         self.changed = False  # the checkpoint on disk is out of date
         self.taken: list[bytes] = []  # hashes of lines whose last turn was queued by this capture
         self.answers: list[str] = []  # hashes of the answers read by it
-        self.seen = seen  # key prefix -> what read_seen gave for it, read when first needed
+        self.seen = seen  # lines taken before
         self.off: dict[str, bool] = {}  # cwd -> whether it is switched off
         self.deadline = time.monotonic() + HOOK_SECONDS
 
@@ -1942,8 +1968,7 @@ class Taking:
         if self.taken:
             torn = os.fstat(lock.fd).st_size % 8  # a full disk took only part of a hash
             write_all(lock.fd, b"\0" * (-torn % 8) + b"".join(self.taken))
-            for prefix in (self.key, self.key[:8]):
-                self.seen.get(prefix, set()).update(self.taken)
+            self.seen.add(self.key, self.taken)
             self.taken = []
         if self.changed:
             write_checkpoint(self.home, self.key, self.checkpoint)
@@ -2063,19 +2088,19 @@ class Taking:
     def _is_repeat(self, turn: Turn) -> bool:
         """Whether the line was taken before: copied history of a fork, history that a compaction appended again.
 
-        A line newer than everything taken cannot have been; one older than this checkpoint may have come from any
-        transcript of the folder.
+        A line newer than everything taken cannot have been; one older than this checkpoint may have come from another
+        transcript: one of the folder, or one of the same name where a project was moved.
         """
         checkpoint = self.checkpoint
         if turn.at is not None and turn.at > checkpoint.newest_at and turn.at > checkpoint.born_at:
             return False
         if any(turn.line == other.line for other in checkpoint.turns):
             return True
-        prefix = self.key if turn.at is not None and turn.at > checkpoint.born_at else self.key[:8]
-        if prefix not in self.seen:
-            self.seen[prefix] = read_seen(self.home, prefix)
         digest = line_hash(turn.line)
-        return digest in self.seen[prefix] or digest in self.taken
+        if digest in self.taken:
+            return True
+        parts = (self.key,) if turn.at is not None and turn.at > checkpoint.born_at else kin_parts(self.key)
+        return any(digest in self.seen.of(part) for part in parts)
 
     def _why_not(self, at: Optional[float], cwd: str) -> str:
         """Why what was said then and there is not ours to take; "" if it is."""
@@ -2163,7 +2188,7 @@ class Taking:
             return
         digest, message = checkpoint.pending
         for number, part in enumerate(split_text(message)):
-            key = "m%s-%d/%d" % (digest, checkpoint.parsed, number)
+            key = "m%s-%s-%d/%d" % (digest, self.key[8:], checkpoint.parsed, number)  # two sessions may end alike at the same byte
             turn = Turn(key, "answer", part, checkpoint.parsed, checkpoint.parsed, checkpoint.context.at, checkpoint.context.cwd, checkpoint.context.branch)
             self._place(turn)
             checkpoint.turns.append(turn)
@@ -2240,16 +2265,13 @@ class Taking:
         checkpoint.turns.sort(key=lambda turn: turn.start)
 
 
-def capture(home: Home, consent: Consent, request: Request, seen: Optional[dict[str, set[bytes]]] = None) -> Captured:
-    """Queue what is new in a transcript. Safe to call again, and from several processes: one at a time gets the lock.
-
-    `seen`: what read_seen gave to earlier calls, kept by a caller that captures many transcripts.
-    """
+def capture(home: Home, consent: Consent, request: Request) -> Captured:
+    """Queue what is new in a transcript. Safe to call again, and from several processes: one at a time gets the lock."""
     key = transcript_key(request.path)
     with Lock(home.path("seen", key)) as lock:
         if not lock.acquire(request.wait_seconds):
             return Captured(busy=True)
-        taking = Taking(home, consent, request, key, {} if seen is None else seen)
+        taking = Taking(home, consent, request, key, Seen(home))
         taking.run(lock)
         taking.commit(lock)
     return taking.done
@@ -5380,7 +5402,7 @@ class Gathering(Spool):
 class Importing(Taking):
     """The capture of one transcript among many: it counts as done when the segments of all of them are durable."""
 
-    def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: dict[str, set[bytes]], spool: Gathering) -> None:
+    def __init__(self, home: Home, consent: Consent, request: Request, key: str, seen: Seen, spool: Gathering) -> None:
         super().__init__(home, consent, request, key, seen)
         self.spool = spool
 
@@ -5404,7 +5426,7 @@ class Import:
     def __init__(self, home: Home, consent: Consent, past: bool) -> None:
         self.home, self.consent, self.past = home, consent, past
         self.report = dict.fromkeys(("transcripts", "bytes", "segments", "turns", "withheld", "skipped", "failed"), 0)
-        self.seen: dict[str, set[bytes]] = {}
+        self.seen = Seen(home)
         self.spool = Gathering(home.path("spool"))
         self.group: list[tuple[Lock, Importing]] = []
         self.late: list[str] = []  # transcripts that a hook held
@@ -5502,29 +5524,53 @@ def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
     return segment, turns
 
 
-class Ledger:
-    """Which turns the receipts of a transcript's folder cover; read once for each folder, kept up as receipts are written."""
+class Receipts:
+    """receipts.jsonl as it is now. Only where the lines of each transcript stand is kept: they are read when they are asked for."""
 
     def __init__(self, home: Home) -> None:
-        self.home = home
-        self.covered: dict[str, set[str]] = {}  # folder part of the key -> "<turn key> <text hash>"
+        self.path = home.path("receipts.jsonl") if os.path.isfile(home.path("receipts.jsonl")) else os.devnull
+        self.places: dict[str, list[int]] = {}  # of kin_parts() of a line's key -> where such lines begin
+        at = 0
+        with open(self.path, "rb") as stream:
+            for line in stream:
+                for part in kin_parts(line[8:28].decode("utf-8", "replace")):  # {"key":"<20 digits>"
+                    self.places.setdefault(part, []).append(at)
+                at += len(line)
+
+    def of(self, *parts: str) -> Iterator[dict[str, Any]]:
+        """The receipts of the transcripts of these kin_parts(), in the order of the file. A damaged line is passed over."""
+        with open(self.path, "rb") as stream:
+            for place in sorted({place for part in parts for place in self.places.get(part, ())}):
+                stream.seek(place)
+                try:
+                    yield json.loads(stream.readline())
+                except ValueError:
+                    continue
+
+
+class Ledger:
+    """Which turns the receipts cover, of every transcript that may hold the same lines; kept up as receipts are written."""
+
+    def __init__(self, home: Home) -> None:
+        self.receipts = Receipts(home)
+        self.loaded: set[str] = set()  # kin_parts() of the transcripts asked for so far
+        self.covered: set[str] = set()  # "<turn key> <text hash>"
 
     def load(self, key: str) -> None:
-        folder = key[:8]
-        if folder in self.covered:
-            return
-        receipts = list(read_receipts(self.home, folder))  # before anything is noted: half a ledger would store things twice
-        self.covered[folder] = set()
+        """Have what is kin to a transcript; to be called before covers() and note()."""
+        parts = [part for part in kin_parts(key) if part not in self.loaded]
+        receipts = list(self.receipts.of(*parts))  # all of them before any is noted: half a ledger would store things twice
         for receipt in receipts:
-            self.note(key, receipt)
+            self.note(receipt)
+        self.loaded.update(parts)
 
-    def covers(self, key: str, turn: Turn) -> bool:
-        return "%s %s" % (turn.key, text_hash(turn.text)) in self.covered[key[:8]]
+    def covers(self, turn: Turn) -> bool:
+        return "%s %s" % (turn.key, text_hash(turn.text)) in self.covered
 
-    def note(self, key: str, receipt: dict[str, Any]) -> None:
+    def note(self, receipt: dict[str, Any]) -> None:
         """Add what a receipt covers."""
         if receipt.get("outcome") != "dead":
-            self.covered[key[:8]].update("%s %s" % turn for turn in receipt_turns(receipt))
+            self.covered.update("%s %s" % turn for turn in receipt_turns(receipt))
 
 
 def render_receipt(segment: dict[str, Any], turns: list[Turn], outcome: str, written: str) -> dict[str, Any]:
@@ -5566,7 +5612,7 @@ class Batch:
 
     def note(self, key: str, receipt: dict[str, Any]) -> None:
         self.receipts.append(receipt_line(key, receipt))
-        self.ledger.note(key, receipt)
+        self.ledger.note(receipt)
 
     def add(self, item: Item, outcome: str) -> None:
         self.began = self.began if self.items else time.monotonic()
@@ -5615,7 +5661,7 @@ def settle(batch: Batch, data: bytes) -> str:
     """
     segment, turns = parse_segment(data)
     batch.ledger.load(segment["key"])
-    fresh = [turn for turn in turns if not batch.ledger.covers(segment["key"], turn)]
+    fresh = [turn for turn in turns if not batch.ledger.covers(turn)]
     kept = [turn for turn in fresh if not batch.graves.holds(turn)]
     written = ""
     if not fresh:
@@ -8773,31 +8819,6 @@ def message_marks(turns: list[Turn]) -> dict[str, str]:
     return {line: message_hash(text) for line, text in whole.items()}
 
 
-class Receipts:
-    """The receipts by transcript. Only where they stand is kept: they are read when a turn cannot be found."""
-
-    def __init__(self, home: Home) -> None:
-        self.path = home.path("receipts.jsonl") if os.path.isfile(home.path("receipts.jsonl")) else os.devnull
-        self.places: dict[bytes, list[int]] = {}  # the first 28 bytes of a line, which hold the key -> offsets
-        at = 0
-        with open(self.path, "rb") as stream:
-            for line in stream:
-                self.places.setdefault(line[:28], []).append(at)
-                at += len(line)
-
-    def of(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """The receipts of the transcripts whose key starts so. A damaged line is passed over."""
-        wanted = b'{"key":"' + prefix.encode()
-        places = sorted(place for start, found in self.places.items() if start.startswith(wanted) for place in found)
-        with open(self.path, "rb") as stream:
-            for place in places:
-                stream.seek(place)
-                try:
-                    yield json.loads(stream.readline())
-                except ValueError:
-                    continue
-
-
 class Evidence:
     """Where every turn is that can be found now. The spool is read before the memories: what a drain moves meanwhile is in one of them."""
 
@@ -8809,6 +8830,7 @@ class Evidence:
         self.files: set[str] = set()  # SHA-256 of the memory files as they are
         self.messages: dict[tuple[str, str], list[str]] = {}  # (session, message_hash) -> "stored" or "waiting", for each that came from Stop before its line
         self.graves = read_graves(home)
+        self._told: Optional[dict[int, bool]] = None  # what was_edited() answers from; read when first asked for
         for path in spool_paths(home, "spool"):
             self._read_item(path)
         for path in memory_files(home):
@@ -8833,6 +8855,19 @@ class Evidence:
                 self.twice.add(mark)
             self.stored[mark] = session
         self._note_messages(session, memory.turns, "stored")
+
+    def was_edited(self, turn: Turn) -> bool:
+        """Whether a turn that is nowhere was stored once, by any transcript's receipt, in a file that is not as it was written."""
+        if self._told is None:
+            intact: set[Any] = set()  # ids of memories that are as one of their receipts says
+            stored_in: dict[int, Any] = {}
+            for receipt in self.receipts.of(*self.receipts.places):
+                if receipt.get("file") in self.files:
+                    intact.add(receipt.get("id"))
+                for key, digest in receipt_turns(receipt):
+                    stored_in[turn_mark(key, digest)] = receipt.get("id")
+            self._told = {mark: id in intact for mark, id in stored_in.items()}
+        return not self._told.get(turn_mark(turn.key, text_hash(turn.text)), True)
 
     def _note_messages(self, session: str, turns: list[Turn], place: str) -> None:
         for digest in message_marks(turns).values():
@@ -8967,17 +9002,15 @@ class Check:
     def _ask_receipts(self, lost: list[Turn], evidence: Evidence, gone: bool) -> None:
         """Tell what a person edited or deleted from what was lost, and speak for turns that the file does not hold any more."""
         coverage = self.coverage
-        receipts = list(evidence.receipts.of(self.key[:8]))
-        intact = {receipt.get("id") for receipt in receipts if receipt.get("file") in evidence.files}
-        told = {(key, digest): receipt.get("id") in intact for receipt in receipts for key, digest in receipt_turns(receipt)}
         for turn in lost:
-            if told.get((turn.key, text_hash(turn.text)), True):
+            if evidence.was_edited(turn):
+                coverage.turns["edited"] += 1
+            else:
                 coverage.lost.append(turn)
                 coverage.turns["missing"] += 1
                 _add_range(coverage.gaps, turn.start, turn.end)
-            else:
-                coverage.turns["edited"] += 1
-        ours = [receipt for receipt in receipts if receipt["key"] == self.key]
+        ours = [receipt for receipt in evidence.receipts.of(self.key[8:]) if receipt.get("key") == self.key]
+        intact = {receipt.get("id") for receipt in ours if receipt.get("file") in evidence.files}
         for receipt in ours if gone or self.checkpoint.generation else ():
             if receipt.get("outcome") in ("stored", "forgotten"):
                 self._speak_for(receipt, receipt.get("id") in intact, evidence)

@@ -783,6 +783,39 @@ def test_a_fork_of_a_fork_repeats_nothing(desk):
     assert sorted(desk.said()) == sorted(said)
 
 
+@pytest.mark.parametrize("drained", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_session_that_moved_with_its_project_repeats_nothing(desk, ended, drained):
+    """A project's folder is renamed, and Claude's folder for it as well, so that --resume goes on finding its sessions."""
+    script = desk.script()
+    said = talk(script, 3)
+    end(desk, script)  # a tail in the middle: read again from the start, the same turns are cut otherwise
+    said += talk(script, 10, 3)
+    end(desk, script) if ended else stop(desk, script)
+    if drained:
+        drain(desk)
+    moved = script.path.parent.with_name("moved")
+    script.path.parent.rename(moved)
+    script.path = moved / script.path.name
+    said += talk(script, 4, 13)
+    done = end(desk, script)
+    assert done.repeats >= (26 if ended else 20)
+    drain(desk)
+    assert sorted(desk.said()) == sorted(said)
+    told = desk.run("verify", "--json", check=False)
+    assert told.returncode == 0, told.stdout
+
+
+def test_two_sessions_that_end_alike_at_the_same_byte_are_both_kept(desk):
+    """Scripted sessions do: their last answers never reached the file, and all before was of the same length."""
+    for session in ("nightly-0001", "nightly-0002"):
+        script = desk.script(session)
+        script.prompt("Run the checks.")
+        end(desk, script, "All is well.")
+    drain(desk)
+    assert texts(desk) == ["All is well."] * 2
+
+
 # ---- history that comes again
 
 

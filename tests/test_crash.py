@@ -639,7 +639,7 @@ def test_hashes_of_lines_that_the_disk_cut_short_spoil_no_others(room):
     act(room, "Stop", talk, preexec_fn=with_file_limit(seen.stat().st_size + 3))
     assert seen.stat().st_size % 8 == 3, "nothing was cut short"
     stage.mend(False)
-    known = memhook.read_seen(room.api, key)
+    known = memhook.Seen(room.api).of(key)
     uuids = [json.loads(line)["uuid"] for line in talk.script.path.read_bytes().splitlines()]
     assert [uuid for uuid in uuids if memhook.line_hash(uuid) not in known] == []
 
