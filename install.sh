@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6d39ca319db8770bd65d1ce300ba42b9587bc0bad77a3f677e1c2166cb460f73}
+SHA256=${MEMHOOK_SHA256-799b206b0250e9b1f5eff1046e90e5bf5f265a61aa136069306bb234b8a9dc80}
 
 tell() { printf '%s\n' "$*" >&2; }
 
