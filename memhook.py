@@ -3604,6 +3604,7 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
 
 SCORED_POSTINGS = 8_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
 QUERY_WORDS = 256  # of a query: each that no unit has costs 2 ms, and a pasted log has thousands
+SEARCHED_WORDS = 10_000  # of a longer query: the words that units have are picked out of so many, at 10 µs each
 CANDIDATES = 200  # rows that are scored further
 WEIGHT_BODY, WEIGHT_META = 1.0, 0.5
 NEIGHBOURS = 2  # turns before and after lend a turn some of their score: an answer seldom repeats the words of its question
@@ -3618,6 +3619,7 @@ DIGEST_WEIGHT = 0.6  # of a session's digest: it repeats what turns say, and the
 MERGED_HITS = 100  # how many of the best rows may join a neighbour's result
 MERGED_CHARS = 600  # of a result made of several turns
 LEAST_COVERAGE = 0.04  # below this a unit has nothing to do with the query
+LEAST_OF = 75.0  # of a query that weighs more (about ten words that no unit has) the least is as much as of this: each line of a log brings new words
 SCORE_HALF = 6.0  # text_score = s / (s + SCORE_HALF): rises with the score s, from 0 to 1
 
 _ASKS_WHEN = r"(?i)\b(?:when|how long|what (?:date|day|month|year|time)|which (?:month|year|day))\b"
@@ -3803,12 +3805,21 @@ class Searcher:
             terms.setdefault(phrase, Term(word, phrase, count, weight))
             return weight
 
-        for word in query_words(text)[:QUERY_WORDS]:
+        words = query_words(text)
+        for word in self._words_to_ask(words):
             parts = self._parts(word)
             found = [add(part, phrase) for part in parts for phrase in self._phrases(part)]
             if parts != [word]:
                 terms[quoted(word)] = Term(word, quoted(word), 0, sum(found))  # not to be had: its parts alone are never a sure find
         return sorted(terms.values(), key=lambda term: (term.count, term.phrase))
+
+    def _words_to_ask(self, words: list[str]) -> list[str]:
+        """At most QUERY_WORDS of a query's words; of a longer query first those that units have, wherever they stand."""
+        if len(words) <= QUERY_WORDS:
+            return words
+        from itertools import islice
+        known = islice((word for word in words[:SEARCHED_WORDS] if self.count(quoted(word))), QUERY_WORDS)
+        return list(dict.fromkeys([*known, *words[:QUERY_WORDS]]))[:QUERY_WORDS]
 
     def _parts(self, word: str) -> list[str]:
         """The word; the parts of an identifier that no unit has whole, which are words of their own: one of them is not yet the identifier."""
@@ -3890,7 +3901,8 @@ class Searcher:
     def ranked(self, text: str, limit: int) -> list[Hit]:
         """The best results, at most `limit`, no text twice."""
         terms = self.plan(text)
-        rows = self.candidates(self.expression(terms)) if any(term.count for term in terms) else []
+        known = [term for term in terms if term.count]
+        rows = self.candidates(self.expression(known)) if known else []
         rows = self.with_neighbours(rows)
         bonus = session_bonus(rows)
         dated = self.dated(rows) if re.search(_ASKS_WHEN, text) else {}
@@ -3899,7 +3911,9 @@ class Searcher:
         covered = self.coverage(terms, [hit.row.id for hit in best])
         for hit in best:
             hit.coverage = covered[hit.row.id]
-        return [hit for hit in best if hit.coverage >= LEAST_COVERAGE or hit.row.bm25 == 0]  # 0: found by meaning alone
+        whole = sum(_weights(terms).values())
+        least = LEAST_COVERAGE * min(1.0, LEAST_OF / whole) if whole else 0.0
+        return [hit for hit in best if hit.coverage >= least or hit.row.bm25 == 0]  # 0: found by meaning alone
 
 
 def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any) -> list[Hit]:

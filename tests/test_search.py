@@ -302,3 +302,10 @@ def test_a_query_as_long_as_a_log_costs_no_more_than_its_beginning(notes):
     with memhook.open_index(notes.api) as index:
         assert len(memhook.Searcher(index, memhook.Scope()).plan(query)) <= 2 * memhook.QUERY_WORDS
     assert isinstance(results(notes, query), list)
+
+
+def test_a_known_word_is_found_behind_any_number_of_unknown_ones(notes):
+    for before in (120, 300, 5_000):
+        log = " ".join("unheard%dof" % number for number in range(before))
+        assert "## Versions" in results(notes, log + " webpack")[0]["text"], before
+        assert results(notes, log) == []
