@@ -3190,13 +3190,51 @@ class IndexUnavailable(MemhookError):
 
 # ---- words
 
-_STOP_WORDS = frozenset("""
+_STOP_WORDS = {  # by language: words that hold a sentence together and do not say what it is about
+    "en": frozenset("""
 a about after again all also am an and any are aren as at be because been before being between both but by can cannot could couldn d did didn do does
-doesn doing don during each few for from further get got had has hasn have haven having he her here hers herself him himself his how i if in into is isn it its
-itself just let ll like m me more most my no nor not now of off on once only or other our ours out over own re s same she should shouldn so some such t than that the
-their theirs them then there these they this those through to too under until up us ve very was wasn we were weren what when where which while who whom whose why will
-with won would wouldn you your yours
-""".split())
+doesn doing don during each few for from further get got had has hasn have haven having he her here hers herself him himself his how i if in into is isn
+it its itself just let ll like m me more most my no nor not now of off on once only or other our ours out over own re s same she should shouldn so some
+such t than that the their theirs them then there these they this those through to too under until up us ve very was wasn we were weren what when where
+which while who whom whose why will with won would wouldn you your yours
+""".split()),
+    "de": frozenset("""
+ab aber alle allem allen aller alles als also am an auch auf aus bei beim bin bis bist da dabei dafür damit dann daran das dass davon dazu dein dem den
+denn der des dich die dies diese diesem diesen dieser dieses dir doch dort du durch ein eine einem einen einer eines er es etwas euch für gab ganz
+gegen gehen geht gemacht gewesen gibt ging haben habt hat hatte hatten hier ich ihm ihn ihnen ihr ihre im in ins irgendwas ist ja jede jeder jedes
+jetzt kann kannst können könnte mach machen macht machte mal man mein meine mich mir mit müssen muss nach nicht nichts noch nun nur ob oder ohne schon
+sehr sein seine seit sich sie sind so soll sollen sollte sollten tun über um und uns unser unsere unter vom von vor wann war waren warum was weil welche
+welchem welchen welcher welches wem wen wenn wer werde werden weshalb wie wieder wieso will wir wird wo wobei wofür woher wohin womit worden worum wurde
+wurden würde zu zum zur zwischen
+""".split()),
+    "fr": frozenset("""
+a ai ainsi alors as au aussi autre aux avait avant avec avez avions avoir avons c ça car ce cela celle celui ces cet cette ceux chez ci comme comment d
+dans de depuis des donc dont du elle elles en encore entre es est et étaient étais était êtes être eu fait faire faisait faut il ils j je jusque l la là
+le les leur leurs lors lui m ma mais me même mes moi mon n ne ni nos notre nous on ont ou où par parce pas peu peut plus pour pourquoi pouvait qu quand
+que quel quelle quelles quels qui quoi s sa sans se sera ses si sommes son sont suis sur t ta te tes toi ton tous tout toute toutes très tu un une va vers
+vos votre vous y
+""".split()),
+    "es": frozenset("""
+a al algo allí ante antes aquí así aún cada como cómo con cual cuál cuáles cuando cuándo de del desde donde dónde e el él ella ellas ellos en entre era
+eran es esa esas ese eso esos esta está están estaba estas este esto estos fue fueron ha había hace hacemos hacer haces hacía hago han hasta hay hemos
+hice hicieron hicimos hizo la las le les lo los más me mi mis muy ni no nos nosotros nuestra nuestro o os otra otro para pero por porque puede pues que
+qué quién quien quienes se sea ser sí si sido sin sobre somos son soy su sus también te tenemos tener tengo tenía tiene tienen todo todos tu tus un una
+unas uno unos va vamos voy y ya yo
+""".split()),
+    "it": frozenset("""
+a abbiamo agli ai al alla alle allo anche ancora avere aveva avevamo c che chi ci come con cosa cui d da dai dal dalla dalle dallo degli dei del dell
+della delle dello di dove e è era erano essere fa facciamo faccio fanno fare fatto fu gli ha hai hanno ho i il in io l la le lei li lo loro lui ma me mi
+mia mio ne nei nel nell nella nelle nello noi non nostra nostro o ogni per perché perchè però più poi può qual quale quali quando quanto quella quelle
+quelli quello questa queste questi questo qui se sei si sia siamo sono sta stata stato su sua sue sugli sui sul sulla sulle suo tra tu tua tuo tutti
+tutto un una uno va vi voi
+""".split()),
+    "pt": frozenset("""
+a à ao aos aquela aquele aquilo as às até cada com como da das de dela dele deles depois do dos e é ela elas ele eles em então entre era eram essa esse
+esses esta está estão estava estavam este eu fará faz fazem fazer fazemos fazia feito fez fiz fizemos foi foram há isso isto já lhe mais mas me mesmo meu
+minha muito na nas não nem no nos nós nossa nosso num numa o onde os ou para pela pelas pelo pelos por porque pra qual quais quando que quê quem se sem
+ser seu seus sido só sobre sua suas também te tem têm temos tenho ter tinha tudo um uma umas uns vai vamos você vocês
+""".split()),
+}
 
 # scripts that do not separate words by spaces, and Korean, whose particles stick to the word: indexed by pairs of characters
 _UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002fa1f]+"
@@ -3206,6 +3244,18 @@ _DATED = frozenset(  # words that place something in time; used only where the q
     "yesterday today tonight tomorrow ago last next week weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday "
     "january february march april may june july august september october november december".split()
 )
+
+
+def telling_words(words: list[str]) -> list[str]:
+    """Those that say what a text is about: not the stop words of English and of the language that has most of the words.
+
+    One word is of no language yet: "die" and "con" are also words of programs.
+    """
+    lower = [word.lower() for word in words]
+    shares = {language: sum(word in stop_words for word in lower) for language, stop_words in _STOP_WORDS.items()}
+    language = max(shares, key=lambda name: shares[name])  # English, which comes first, where there are as many of it
+    stop_words = _STOP_WORDS["en"] | (_STOP_WORDS[language] if shares[language] > 1 else frozenset())
+    return [word for word in words if word.lower() not in stop_words]
 
 
 def pair_words(run: str) -> list[str]:
@@ -3681,7 +3731,7 @@ def query_words(text: str) -> list[str]:
             at = match.end()
         words += [run[at:]] if at < len(run) else []
     words = list(dict.fromkeys(words))
-    return [word for word in words if word.lower() not in _STOP_WORDS] or words
+    return telling_words(words) or words
 
 
 def quoted(word: str) -> str:
@@ -3811,6 +3861,8 @@ class Searcher:
             found = [add(part, phrase) for part in parts for phrase in self._phrases(part)]
             if parts != [word]:
                 terms[quoted(word)] = Term(word, quoted(word), 0, sum(found))  # not to be had: its parts alone are never a sure find
+        if not telling_words(words):  # stop words alone are never a sure find: as much is missing as they weigh
+            terms[""] = Term("", "", 0, sum(_weights(list(terms.values())).values()))
         return sorted(terms.values(), key=lambda term: (term.count, term.phrase))
 
     def _words_to_ask(self, words: list[str]) -> list[str]:
@@ -3824,7 +3876,7 @@ class Searcher:
     def _parts(self, word: str) -> list[str]:
         """The word; the parts of an identifier that no unit has whole, which are words of their own: one of them is not yet the identifier."""
         parts = [] if word.islower() or self.count(quoted(word)) else identifier_parts(word)
-        return [part for part in parts if part.lower() not in _STOP_WORDS] or [word]
+        return telling_words(parts) or [word]
 
     def _phrases(self, word: str) -> list[str]:
         """How a word is asked for: itself; else the words it begins, or the closest ones that exist."""
@@ -3918,12 +3970,13 @@ class Searcher:
 
 def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any) -> list[Hit]:
     """Without FTS5: how many of the query's words a unit's text has, in plain Python over all of them."""
-    words = [word.lower() for word in re.findall(r"\w+", text) if word.lower() not in _STOP_WORDS] or [text.lower()]
+    words = list(dict.fromkeys(word.lower() for word in telling_words(re.findall(r"\w+", text)))) or [text.lower()]
     query = ("SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text FROM chunks JOIN files ON files.id = chunks.file "
              "WHERE chunks.at >= ? AND (? = '' OR project IN (?, ?)) AND (? = '' OR source = ?)")
     hits = []
     for *row, body in index.db.execute(query, (scope.since, scope.project, scope.project, TEAM_PROJECT, scope.source, scope.source)):
-        found = sum(word in body.lower() for word in words)
+        body = body.lower()
+        found = sum(word in body for word in words)
         if found:
             row[1] = float(found)
             hits.append(Hit(Row(*row), 0.0, 0.0))
@@ -9595,7 +9648,7 @@ def show_passage(result: dict[str, Any], words: list[str], shown: set[str], bold
 def show_results(found: dict[str, Any], query: str, limit: int, explain: bool) -> None:
     """For a person, at most `limit` memories: title, date, project, the lines that match, the id to get."""
     bold, dim, end = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "", "")
-    words = [re.escape(word) for word in re.findall(r"\w{2,}", query) if word.lower() not in _STOP_WORDS]
+    words = list(map(re.escape, telling_words(re.findall(r"\w{2,}", query))))
     memories: dict[str, list[dict[str, Any]]] = {}
     for result in found["results"]:
         memories.setdefault(result["id"], []).append(result)

@@ -309,3 +309,22 @@ def test_a_known_word_is_found_behind_any_number_of_unknown_ones(notes):
         log = " ".join("unheard%dof" % number for number in range(before))
         assert "## Versions" in results(notes, log + " webpack")[0]["text"], before
         assert results(notes, log) == []
+
+
+@pytest.mark.parametrize("query", ["what is it about", "how", "Was ist das denn, und wie war das noch?", "Wer hat das gemacht", "Qu'est-ce que c'est pour nous ?",
+                                   "¿Qué es esto y cómo lo hago?", "Che cosa abbiamo fatto con questo?", "O que é isto e como foi feito?"])
+def test_stop_words_alone_find_nothing_for_sure(shelf, query):
+    write(shelf, "p/notes.md", "# N\n\n%s\n\n## Giraffe\n\nThe giraffe is spotted.\n" % query)
+    found = results(shelf, query)
+    assert found and not [result for result in found if result["confidence"] == "high"]
+
+
+def test_stop_words_of_its_language_do_not_make_a_question_less_sure(shelf):
+    write(shelf, "p/notes.md", "# N\n\nDer Drucker wurde von Anna repariert.\n")
+    assert results(shelf, "Wer hat denn den Drucker repariert, und wann war das?")[0]["confidence"] == "high"
+
+
+def test_a_word_of_programs_that_another_language_has_as_a_stop_word_is_searched():
+    for query in ("die", "worker die", "war file", "con", "sin cos"):
+        assert memhook.query_words(query) == query.split()
+    assert memhook.query_words("why did the worker die") == ["worker", "die"]
