@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-799b206b0250e9b1f5eff1046e90e5bf5f265a61aa136069306bb234b8a9dc80}
+SHA256=${MEMHOOK_SHA256-9b02e6214600fe9c04c5e9bddf984129130bdb6099ddcbec134465cf06e8af74}
 
 tell() { printf '%s\n' "$*" >&2; }
 
