@@ -3161,6 +3161,7 @@ CHUNK_TOKENS = 400  # of digests, notes and long turns
 OVERLAP_TOKENS = 80  # between two chunks of digests and notes, so that no sentence is cut off from its context
 BATCH_FILES = 200  # of a sync are committed at once: others can write in between, and an interrupted rebuild goes on where it was
 PROJECT_IDS = 1 << 32  # a unit's id is its project's number times this, plus a count: the full text then searches one project as a range of ids
+MEMORY_ID = r"[0-9a-f-]{6,36}"  # an id, or the beginning of one, as a person writes it
 EVERYWHERE = "zzallq"  # a word that every unit has: it lets a query select by some words and score by others
 
 _SCHEMA = """
@@ -3360,6 +3361,12 @@ def front_text(front: dict[str, Any], name: str) -> str:
     return _whole_text(str(front.get(name) or ""))
 
 
+def front_id(front: dict[str, Any]) -> str:
+    """The id in the front matter; "" where there is none, or one that get would take for a path."""
+    id = front_text(front, "id")
+    return id if re.fullmatch(MEMORY_ID, id) else ""
+
+
 def segment_number(front: dict[str, Any]) -> int:
     number = front.get("segment")
     return number if isinstance(number, int) and 0 <= number < 1 << 31 else 0
@@ -3437,7 +3444,9 @@ class Index:
         found = {path: (status.st_mtime_ns, status.st_size) for path, status in walk_memories(self.root)}
         gone = [path for path in known if path not in found]
         changed = [path for path in found if known.get(path) != found[path]]
-        work = gone + sorted(changed)  # a project after the other: FTS5 writes what it holds to disk whenever an id is below the last
+        # a project after the other: FTS5 writes what it holds to disk whenever an id is below the last;
+        # in it the months' folders first: what a person put beside them takes its project from them
+        work = gone + sorted(changed, key=lambda path: (path.split("/")[0], -path.count("/"), path))
         for start in range(0, len(work), BATCH_FILES):
             with transaction(self.db):
                 for path in work[start:start + BATCH_FILES]:
@@ -3475,7 +3484,7 @@ class Index:
         units = memory_units(whole, front, at)
         cursor = self.db.execute(
             "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
-            (path, *signature, file_hash(data), front_text(front, "id") or content_id(project, path, ""), project, session, segment_number(front), at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
+            (path, *signature, file_hash(data), front_id(front) or content_id(project, path, ""), project, session, segment_number(front), at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
         self.db.execute("INSERT OR IGNORE INTO projects(key) VALUES(?)", (project,))
         lowest, highest = self.ids_of(project)[0]
         first = self.db.execute("SELECT coalesce(max(id), ?) FROM chunks WHERE id BETWEEN ? AND ?", (lowest, lowest, highest)).fetchone()[0] + 1
@@ -3497,6 +3506,12 @@ class Index:
         """The paths of memories whose id begins so, as the store is now."""
         self.refresh()
         return [path for (path,) in self.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))]
+
+    def id_of(self, path: str) -> str:
+        """The id of the memory at a path, as the store is now; "" where there is none."""
+        self.refresh()
+        row = self.db.execute("SELECT memory FROM files WHERE path = ?", (path,)).fetchone()
+        return row[0] if row else ""
 
     def ids_of(self, *projects: str) -> list[tuple[int, int]]:
         """The ranges of ids (both ends included) of the units of those projects that are known."""
@@ -4067,16 +4082,24 @@ def find_memory(home: Home, name: str) -> str:
     if not name.strip():
         raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
-    if re.fullmatch(r"[0-9a-f-]{6,36}", name):
+    if re.fullmatch(MEMORY_ID, name):
         paths = with_index(home, lambda index: index.paths_of(name))
         if len(paths) == 1:
             return os.path.join(root, paths[0])
         if paths:
-            raise StateError("%s stands for %d memories" % (name, len(paths)), "write more of the id")
+            raise StateError("%s stands for %d memories" % (name, len(paths)), "write more of the id, or a path: %s" % ", ".join(paths[:3]))
     path = os.path.realpath(os.path.join(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):
         return path
     raise StateError("no memory %s" % name, "memhook search finds ids; only files in the store can be read")
+
+
+def _indexed_id(home: Home, path: str) -> str:
+    """The id that search shows for a file that has none of its own; "" where the index cannot be asked: the file can still be read."""
+    try:
+        return with_index(home, lambda index: index.id_of(path))
+    except IndexUnavailable:
+        return ""
 
 
 def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[str, Any]:
@@ -4091,7 +4114,7 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
     relative = os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
-    identity = {"id": str(front.get("id") or ""), "path": relative, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
+    identity = {"id": front_id(front) or _indexed_id(home, relative), "path": relative, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
     return {**front, **identity}
 
 

@@ -94,8 +94,19 @@ def test_an_empty_id_is_a_usage_error(one, command):
         assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("memhook: the id is empty")
 
 
-def test_get_finds_a_note_without_front_matter_by_the_id_that_search_shows(one):
-    assert "line four" in one.run("get", only_id(one, "line four")).stdout
+@pytest.mark.parametrize("front", ["", '---\nid: "My note/1"\n---\n'], ids=["no front matter", "an id that nobody could type"])
+def test_a_file_of_a_persons_has_one_id_that_search_and_get_show_and_get_takes(shelf, front):
+    write(shelf, "p/own.md", front + "# Own\n\nline four\n")
+    id = only_id(shelf, "line four")
+    for name in ("p/own.md", id, id[:8]):
+        shown = json.loads(shelf.run("get", name, "--json").stdout)
+        assert (shown["id"], shown["path"]) == (id, "p/own.md")
+
+
+def test_a_file_of_a_persons_is_of_its_folders_project_whatever_its_name(shelf):
+    write(shelf, "p/2026-01/memory.md", '---\nproject: "/shop"\n---\n# N\n\nzebra\n')
+    write(shelf, "p/00-own.md", "# Own\n\nzebra\n")
+    assert {result["path"] for result in results(shelf, "zebra", project="/shop")} == {"p/2026-01/memory.md", "p/00-own.md"}
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "../consent.json", "p/../../consent.json", "p", ".", "p/none.md", "ffffffff-ffff", "p/own.md/x", "x" * 5_000, "p/link.md"])
@@ -112,7 +123,8 @@ def test_get_reads_nothing_outside_the_store(one, name):
 def test_get_asks_for_more_of_an_id_that_several_have(shelf):
     for number in (1, 2):
         write(shelf, "p/%d.md" % number, '---\nid: "abcdef%d"\n---\n# N\n\nzebra\n' % number)
-    assert "2 memories" in shelf.run("get", "abcdef", check=False).stderr
+    done = shelf.run("get", "abcdef", check=False)
+    assert "2 memories" in done.stderr and "p/1.md, p/2.md" in done.stderr
     assert "zebra" in shelf.run("get", "abcdef2").stdout
 
 
