@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9b02e6214600fe9c04c5e9bddf984129130bdb6099ddcbec134465cf06e8af74}
+SHA256=${MEMHOOK_SHA256-6d3dff410436801c150831561f9182af270e9b816d081fe561c4eeb50979cd83}
 
 tell() { printf '%s\n' "$*" >&2; }
 
