@@ -6328,8 +6328,8 @@ What is sent
   its title, decisions, solved problems and patterns; of a note, its text. The team's admins read it and decide what all
   members get. What was sent cannot be called back from here.
 What is never sent
-  The words of your sessions (## Transcript), commands, error messages, files, the folder you work in, absolute paths (their last
-  name stays), what you put between <private> and </private>, and anything of a project that is switched off (.memhook-off).
+  The words of your sessions (## Transcript), commands, error messages, the folder you work in, paths (their last name stays), what
+  you put between <private> and </private>, and anything of a project that is switched off (.memhook-off).
   Secrets are replaced once more before anything is queued. No filter finds everything: look at a memory before you propose it.
 By itself
   Nothing is proposed by itself, unless you set team_propose to auto; then every new memory is.
@@ -6544,28 +6544,62 @@ def leave(home: Home, purge: bool) -> int:
 
 # ---- what is proposed
 
-# A path that shows where a person works: absolute, of a home, of Windows, a file: address; quoted it may hold spaces. Addresses of the
-# web and relative paths stay: they mean the same to the whole team.
-_FAR_PATH = (
-    r"(?P<quote>[\"'`])(?:(?:file:/{1,3}|~\w*|…|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}|/(?=[^\"'`\n/]{1,255}/))[^\"'`\n]{1,1000}(?P=quote)"
-    r"|(?<![\w.:/\\])(?:(?:file:/{1,3}|~\w*|…|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w)|/(?=[^\s\"'`/]{1,255}/))[^\s\"'`<>|*?()\[\]{},;]{1,1000}"
+_PATH_STOP = r"[^\s\"'`<>|?()\[\]{},;]"  # one character of a path that no quotes hold
+_PATH_NAME = r"(?:[\w.@$*+~%\[\]-]|\{[\w,.*-]{1,64}\})+"
+# These begin nothing but a path: of this machine's disk, of a home, of Windows, of the folder one is in, of a folder taken out before.
+_PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
+_DISK_ROOT = (
+    r"(?:home|Users|root|usr|var|etc|opt|tmp|private|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix|Volumes|Library|Applications|System)/"
 )
+_ADDRESSES = (  # with slashes, and no path: tried first
+    r"(?<![\w.-])(?:(?!file:|sqlite:)[A-Za-z][A-Za-z0-9+.-]{0,31}://|git@[\w.-]{1,255}:|[\w.-]{1,255}:\d{1,5}/)[^\s\"'`<>]*"
+    r"|\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)\s{1,8}[\"'`]?/(?!" + _DISK_ROOT + r")[^\s\"'`]*"
+)
+_PATHS = (  # what may be one; is_path() decides
+    r"(?P<quote>[\"'`])(?P<quoted>(?:" + _PATH_START + r"|/(?=[^\"'`\n/]{1,255}/))[^\"'`\n]{1,1000})(?P=quote)"
+    r"|(?P<bare>(?<![\w./\\])(?:" + _PATH_START + r"|/(?=[^\s\"'`/<>]{1,255}/))(?:" + _PATH_STOP + r"|\{\w{1,64}\}|<\w{1,64}>){1,1000}"
+    r"|(?<![\w.@$~/\\-])[\w.@$-]" + _PATH_NAME + r"?(?:[\\/]{1,2}" + _PATH_NAME + r")+)"
+)
+_ROUTE = r"/(?:(?:api|rest|graphql|rpc|v\d{1,2}|auth|oauth2?|webhooks?|\.well-known)/|\S{0,255}/(?::\w|\{\w{1,64}\}|<\w{1,64}>))"
+_FILE_ENDING = r"\.(?!x$)[A-Za-z][A-Za-z0-9]{0,9}$"  # 3.x is a version
 
 
-def _near_path(match: re.Match[str]) -> str:
-    quote = match.group("quote") or ""
-    path = match.group().strip(quote) if quote else match.group()
-    ending = re.search(r"[.:!?]*$", path).group()
-    names = [name for name in re.split(r"[\\/]+", path[:len(path) - len(ending)]) if name]
-    return "%s…/%s%s%s" % (quote, names[-1] if names else "", ending, quote)
+def is_path(text: str, listed: list[str]) -> bool:
+    """Whether text with slashes in it is a path, `listed` being files that are known to be.
+
+    A path is: what begins with ~/, ./, ../, C:\\, \\\\ or file:; what begins with / but is no API route; and a relative one that ends as a
+    file does (src/price.ts), or that is a listed file or a folder above one. A route begins with /api/, /v1/, /auth/ and the like, or
+    has a parameter (/users/:id, /users/{id}), ends as no file does, and begins with no folder that every system has. None: and/or,
+    2026/01/31, origin/main, and what begins with a name that has a dot inside: example.org/page.html, re.match/re.search.
+    """
+    if re.match(_PATH_START, text):
+        return True
+    is_file = re.search(_FILE_ENDING, text) is not None
+    if text.startswith("/"):
+        return is_file or re.match("/" + _DISK_ROOT, text) is not None or not re.match(_ROUTE, text)
+    if is_file and not re.match(r"[\w@-]+\.\w", text):
+        return True
+    inside = "/%s/" % text.strip("/")
+    return any(inside in "/%s/" % path for path in listed)
 
 
-def without_paths(text: str, folders: list[str]) -> str:
-    """The text in which paths are down to their last name; `folders` are taken out wherever they stand."""
+def without_paths(text: str, folders: list[str], listed: list[str]) -> str:
+    """The text in which paths, as is_path() has them, are down to their last name; `folders` are taken out wherever they stand."""
+    def last_name(match: re.Match[str]) -> str:
+        path = match.group("quoted") or match.group("bare")
+        if not path:
+            return match.group()  # an address
+        end = re.search(r"[.:!?*_]*$", path).start()
+        if not is_path(path[:end], listed):
+            return match.group()
+        names = [name for name in re.split(r"[\\/]+", path[:end]) if name.strip(".")]
+        quote = match.group("quote") or ""
+        return "%s…/%s%s%s" % (quote, names[-1] if names else "", path[end:], quote)
+
     for folder in sorted(folders, key=len, reverse=True):
         if len(folder) > 1:
             text = text.replace(folder, "…")
-    return re.sub(_FAR_PATH, _near_path, text)
+    return re.sub("%s|%s" % (_ADDRESSES, _PATHS), last_name, text)
 
 
 def _own_folders(front: dict[str, Any]) -> list[str]:
@@ -6593,8 +6627,9 @@ def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
         raise StateError("%s came from the team" % name)
     if any(switched_off(os.path.expanduser(folder)) for folder in folders):
         raise StateError("%s belongs to a project that is switched off" % name, "a .memhook-off file lies in its folder or above it")
-    title = one_line(without_paths(clean(memory_title(memory.digest, path)), folders), TITLE_CHARS)
-    content = without_paths(clean(shared_text(memory)), folders)
+    files = [item.strip("`") for item in digest_items(memory.digest, "Files")]
+    title = one_line(without_paths(clean(memory_title(memory.digest, path)), folders, files), TITLE_CHARS)
+    content = without_paths(clean(shared_text(memory)), folders, files)
     if not content:
         raise StateError("%s has no decisions, solved problems or patterns to propose" % name, "write what you learned: memhook save --propose TEXT")
     if len(content) > CONTENT_CHARS:

@@ -194,7 +194,8 @@ def test_no_transcript_cwd_path_private_text_or_secret_enters_the_outbox_or_the_
     wire.plan = [(503, {})]
     member.propose(member.learned(*[line.format(cwd=member.project) for line in SESSION]))
     wire.plan = [(503, {})]
-    member.save("Deploy from %s with <private>my salary</private> on \\\\server\\share\\x and file:///srv/secret/y; never on Mondays" % member.project, "--propose")
+    member.save("Deploy from %s with <private>my salary</private> on \\\\server\\share\\x and file:///srv/secret/y; never on Mondays, "
+                "and never by ./tools/ship or ops/prod/main.tf" % member.project, "--propose")
     waiting = "".join(path.read_text() for path in (member.home / "outbox").rglob("*.json"))
     assert waiting.count('"content"') == 2
     member.run("team", "outbox", "--retry")
@@ -202,8 +203,39 @@ def test_no_transcript_cwd_path_private_text_or_secret_enters_the_outbox_or_the_
     assert "integer cents" in stored and "never on Mondays" in stored
     for text in (waiting, stored, json.dumps(wire.posts(), ensure_ascii=False)):
         for word in (str(member.project), str(member.root), "## Transcript", "<!-- turn", "pelicans", "salary", "hunter22", "/etc/acme", "/home/ann", "My Files", "Users\\", "~/secret", "/srv/secret",
-                     "server\\share", "session-0001", ".jsonl"):
+                     "src/price", "tools/ship", "ops/prod", "server\\share", "session-0001", ".jsonl"):
             assert word not in text.replace("\\\\", "\\"), word
+
+
+PATHS = {  # what is written -> what of it is shared
+    "/work/acme/src/price.ts": "…/price.ts", "/etc/hosts": "…/hosts", "/data/acme/notes": "…/notes", "cwd:/opt/a/b": "cwd:…/b", "/home/{user}/x": "…/x",
+    "~/x/y": "…/y", "~ann/x": "…/x", "./run.sh": "…/run.sh", "./configure": "…/configure", "../lib/x": "…/x", "C:\\a\\b.txt": "…/b.txt", "C:/a/b": "…/b",
+    "\\\\host\\share\\x": "…/x", "file:///srv/a/b": "…/b", "sqlite:////srv/a.db": "…/a.db", "\"/home/ann/My Files/x y.txt\"": "\"…/x y.txt\"",
+    "src/retry/backoff.py:42.": "…/backoff.py:42.", "`src/a.py`": "`…/a.py`", "**src/a.py**": "**…/a.py**", "--out=src/x.py": "--out=…/x.py",
+    "[the plan](docs/plan.md)": "[the plan](…/plan.md)", "app/[id]/page.tsx": "…/page.tsx", "src/{a,b}.py": "…/{a,b}.py", "src/**/*.py": "…/*.py",
+    ".github/workflows/ci.yml": "…/ci.yml", "config/.env": "…/.env", "src\\app\\main.cs": "…/main.cs", "/api/server/main.py": "…/main.py",
+    "tools/Makefile": "…/Makefile", "bin/run": "…/run", "tools/gen/": "…/gen/", "DELETE /var/lib/x": "DELETE …/x",
+}
+NO_PATHS = (
+    "https://example.org/a/b.html?x=/opt/a/b.py", "example.org/a/b.html", "localhost:8377/api/x.json", "git@github.com:acme/shop.git", "s3://bucket/key.json",
+    "2026/01/31", "31/01/2026.", "and/or", "input/output. Then", "origin/main", "TCP/IP, I/O, 1/2, 24/7", "v1.2/v1.3, 3.9/3.x, Python/3.x", "text/plain",
+    "/api/candidates", "/api/v1/users/{id}/posts", "/v2/items?page=2", "/orgs/{id}/users", "/users/:id", "/users/<id>/x", "GET /users/login", "`POST /a/b.json`",
+    "re.match/re.search", "</div>/<p>", "s/foo/bar/g", "\\d+\\.\\d+", "@types/node", "tools/other",
+)
+
+
+def test_a_path_is_down_to_its_last_name_and_what_only_looks_like_one_stays():
+    listed = ["/work/acme/tools/Makefile", "bin/run", "tools/gen/x"]
+    for text, shared in PATHS.items():
+        assert memhook.without_paths("see %s now" % text, ["/work/acme"], listed) == "see %s now" % shared
+    for text in NO_PATHS:
+        assert memhook.without_paths("see %s now" % text, ["/work/acme"], listed) == "see %s now" % text
+
+
+def test_a_file_that_the_session_touched_is_known_as_a_path_though_its_name_has_no_ending(member):
+    digest = "# T\n\n## Decisions\n\n- We keep build/Rules as it is.\n\n## Files\n\n- `build/Rules`\n"
+    memory = memhook.Memory({"id": "1", "session": "s", "cwd": "/work/acme", "project": "/work/acme"}, digest, [])
+    assert memhook.make_candidate(memhook.read_team(member.api), memory, "t.md")["content"] == "## Decisions\n\n- We keep …/Rules as it is."
 
 
 def test_proposing_is_explicit_and_by_itself_only_where_that_was_chosen(hub, member, tenant):
