@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6d3dff410436801c150831561f9182af270e9b816d081fe561c4eeb50979cd83}
+SHA256=${MEMHOOK_SHA256-b17b9e472afb0278b31585341a29db21104db53742bd3d1cb5c72571d21ce0b5}
 
 tell() { printf '%s\n' "$*" >&2; }
 
