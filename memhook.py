@@ -550,6 +550,15 @@ def settings_path(home: Home) -> str:
     return os.path.join(home.config, "settings.json")
 
 
+def claude_settings(home: Home) -> dict[str, Any]:
+    """What Claude's settings.json says; {} where it is not there, may not be read, or is no JSON object."""
+    try:
+        stored = read_json(settings_path(home))
+    except OSError:
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
 class Consent:
     """What a person agreed to: {"format": 1, "capture": {"at": s, "by": str}, "pauses": [[from, to or null]]}."""
 
@@ -4405,8 +4414,7 @@ def credential(home: Home, role: str) -> str:
     """Which credential a role would use, and who pays: for status and the disclosure."""
     chosen = home.setting(role)
     if chosen == "claude" and home.setting("claude_credential") == "login":
-        settings = read_json(settings_path(home))
-        settings = settings if isinstance(settings, dict) else {}
+        settings = claude_settings(home)
         if settings.get("apiKeyHelper") or isinstance(settings.get("env"), dict) and set(_CLAUDE_KEYS) & set(settings["env"]):
             return "the key that settings.json gives Claude Code, which is billed"
         found = [name for name in _CLAUDE_KEYS if home.environ.get(name)]
@@ -5297,8 +5305,7 @@ def checkpoint_keys(home: Home) -> list[str]:
 
 def cleanup_seconds(home: Home) -> float:
     """How old a transcript gets before Claude deletes it: cleanupPeriodDays of settings.json, 30 days by default."""
-    settings = read_json(settings_path(home))
-    days = settings.get("cleanupPeriodDays", 30) if isinstance(settings, dict) else 30
+    days = claude_settings(home).get("cleanupPeriodDays", 30)
     return 86_400.0 * (days if isinstance(days, (int, float)) and days > 0 else 30)
 
 
@@ -6089,9 +6096,9 @@ def missing_hook(home: Home) -> str:
     By the text of the entries: doctor takes them apart, a hook has no time for it. What is wired elsewhere is not missed here.
     """
     try:
-        hooks = read_json(settings_path(home)).get("hooks", {})
+        hooks = claude_settings(home).get("hooks", {})
         stands = {spec.event: re.search(r"memhook\.py\W{1,4}%s\b" % spec.subcommand, json.dumps(hooks.get(spec.event))) for spec in HOOK_SPECS}
-    except (AttributeError, OSError):
+    except AttributeError:
         return ""
     return next((event for event, found in stands.items() if not found), "") if stands["SessionStart"] else ""
 
@@ -9530,10 +9537,23 @@ def check_access(home: Home) -> Iterator[tuple[str, str, str]]:
                "sudo chown -R \"$(id -u):$(id -g)\" '%s'" % home.root)
 
 
+def check_kinds(home: Home) -> Iterator[tuple[str, str, str]]:
+    """Folders, pipes and the like where a file of ours belongs: a program that copies or syncs may have made them."""
+    wrong = []
+    for path in _whole_home(home):
+        is_folder = os.path.isdir(path)
+        is_misplaced = is_folder and (path.endswith((".json", ".jsonl", ".log", ".md")) or os.path.dirname(path) == home.path("seen"))
+        if is_misplaced or not is_folder and os.path.exists(path) and not os.path.isfile(path):
+            wrong.append(path)
+    if wrong:
+        yield ("%s: a folder, a pipe or a device where memhook keeps a file" % _some(wrong), "it cannot be read or written, and doctor can look no further",
+               "look at what it holds, and move it out of %s" % home.root)
+
+
 def _findings(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
-    closed = list(check_access(home))
-    yield from closed
-    if closed:
+    blind = [*check_access(home), *check_kinds(home)]
+    yield from blind
+    if blind:
         return
     yield from check_formats(home)
     consent = read_consent(home)
@@ -10506,8 +10526,8 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         drop_output()  # it may be what cannot be written
         say("memhook: %s%s" % (error.strerror or error, ": %s" % error.filename if error.filename else ""))
-        if isinstance(error, PermissionError):
-            say("         memhook doctor tells whose it is, and what mends it")
+        if str(error.filename).startswith(home.root):
+            say("         memhook doctor tells what is wrong with it, and what mends that")
         return EXIT_FAILED
     except Exception as error:  # the other broad handler: a bug, to be reported, not shown as a traceback
         log(home, "bug", command="".join(argv[:1]), error=type(error).__name__, where=_where(error))

@@ -226,6 +226,29 @@ def test_settings_that_claude_code_cannot_read_are_found_with_their_line(box, te
     assert "line 1" in finding["what"] and "every hook" in finding["why"]
 
 
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")], ids=["folder", "dangling link"])
+def test_settings_that_are_no_file_are_found_and_keep_nothing_else_from_being_looked_at(box, make):
+    (box.config / "settings.json").unlink()
+    make(box.config / "settings.json")
+    (box.home / "receipts.jsonl").write_text("")
+    (box.home / "receipts.jsonl").chmod(0o644)
+    hooks, modes = found(box)
+    assert "settings.json" in hooks["what"] and "others may read" in modes["what"]
+    assert box.status()["cleanup"]["days"] == 30
+
+
+@pytest.mark.parametrize("place", ["consent.json", "config.json", "receipts.jsonl", "checkpoints/0123456789abcdef0123.json", "seen/0123456789abcdef0123",
+                                   "memories/p/2026-01/a.md", "spool/new/x.json", "memhook.log"])
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_where_a_file_belongs_is_found(box, place, kind):
+    path = box.home / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    finding = only(box)
+    assert finding["what"].startswith("%s: a folder, a pipe or a device" % path) and str(box.home) in finding["mend"]
+
+
 # ---- switches of Claude Code
 
 def test_disable_all_hooks_is_found_in_any_settings_file_and_the_nearest_wins(box):
