@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b17b9e472afb0278b31585341a29db21104db53742bd3d1cb5c72571d21ce0b5}
+SHA256=${MEMHOOK_SHA256-4b4c3ac5d20f13d669147fe9246a3b53de750d3e23e1221b12e44b6a98928c71}
 
 tell() { printf '%s\n' "$*" >&2; }
 
