@@ -221,7 +221,10 @@ def _day_number(date: str) -> int:
 
 
 def parse_time(text: Any) -> Optional[float]:
-    """Seconds since the epoch of an ISO 8601 time in UTC; None where there is none. Without datetime and calendar: they cost a hook 2 and 10 ms."""
+    """Seconds since the epoch of an ISO 8601 time in UTC; None where there is none.
+
+    Without datetime and calendar: they cost a hook 2 and 10 ms.
+    """
     if not isinstance(text, str) or len(text) < 19 or text[10] not in "T ":
         return None
     try:
@@ -290,9 +293,14 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view):]
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """As os.open, but a FIFO in place of the file fails, or reads as empty, instead of waiting for another process for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def open_private(path: str, flags: int) -> int:
-    """Open for writing with mode 0600, making the folder if it is missing."""
-    flags |= getattr(os, "O_BINARY", 0)
+    """Open for writing with mode 0600, making the folder if it is missing. A FIFO raises OSError, or is written to, at once."""
+    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
@@ -363,7 +371,7 @@ def append_line(path: str, line: bytes) -> None:
 def read_file(path: str) -> Optional[bytes]:
     """The bytes of a file; None where there is no such file."""
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=open_at_once) as stream:
             return stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -639,86 +647,172 @@ def debug(home: Home, event: str, **fields: Any) -> None:
 # A rule is compiled when one of its hints (lower case) occurs: compiling all of them costs a hook 3 ms.
 # Every repeat is bounded or starts at a token's first character: hostile text must not make them quadratic.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"  # a token begins here, also after an escaped line end
+_WORD_START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"  # the same for tokens that may stand within a word of dashes
 _QUOTE = r"\\{0,3}[\"']?"  # perhaps a quote, perhaps escaped
+_COLON = _QUOTE + r"\s{0,3}[:=]\s{0,3}" + _QUOTE  # between a name and its value
+_NEW = r"(?!\[redacted)"
 _VALUE = (  # a bare value: it begins with no sign of a reference; one of ,;&$* is part of it where more follows that is no new name=
-    r"(?:[^\s\"'\\,;&<>(){}\[\]`$%%*|](?:[^\s\"'\\,;&<>(){}\[\]`$*|]|[,;&$*](?=[^\s\"'\\,;&<>(){}\[\]`$*|])(?![\w.-]{1,64} ?[=:])){%s})"
+    r"(?:[^\s\"'\\,;&<>(){}\[\]`$%%*|]"
+    r"(?:[^\s\"'\\,;&<>(){}\[\]`$*|]|[,;&$*](?=[^\s\"'\\,;&<>(){}\[\]`$*|])(?![\w.-]{1,64} ?[=:])){%s})"
 )
 _KEYWORD = (
-    r"(?:secret|token|passw(?:or)?d|passwort|passphrase|passcode|pwd|\bpw|_pass|api[_-]?key|secret[ _-]?access[ _-]?key|access[_-]?key(?:[_-]?id)?|secret[_-]?key(?:[_-]?base)?"
-    r"|private[_-]?key|signing[_-]?key|encryption[_-]?key|account[_-]?key|shared[_-]?access[_-]?key|auth[_-]?key|master[_-]?key|credentials?|auth)(?:[_-]?\d{1,2}|_?b64)?"
+    r"(?:secret|token|passw(?:or)?d|passwort|passphrase|passcode|pwd|\bpw|_pass|api[_-]?key|secret[ _-]?access[ _-]?key"
+    r"|access[_-]?key(?:[_-]?id)?|secret[_-]?key(?:[_-]?base)?|private[_-]?key|signing[_-]?key|encryption[_-]?key|account[_-]?key"
+    r"|shared[_-]?access[_-]?key|auth[_-]?key|master[_-]?key|credentials?|auth)(?:[_-]?\d{1,2}|_?b64)?"
 )
-_NAMED = ("secret", "token", "passw", "passphrase", "passcode", "pwd", "pw:", "pw=", "pw is", "_pass", "api_key", "apikey", "api-key", "access_key", "accesskey", "access-key",
-          "private_key", "privatekey", "private-key", "signing", "encryption", "accountkey", "account_key", "auth", "master", "credential")
-_SEED_GAP = r"(?:[\s,]{1,3}|\\n|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"']|(?:\s|\\n){1,8}\d{1,2}[.):]\s{0,3})"  # between two words of a seed phrase: a space, a list, an array
-REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why it is here, and perhaps literals of which one must stand there besides a hint
-    ("private-key", ("private key",), r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+_NAMED = (  # the hints of _KEYWORD
+    "secret", "token", "passw", "passphrase", "passcode", "pwd", "pw:", "pw=", "pw is", "_pass", "api_key", "apikey", "api-key",
+    "access_key", "accesskey", "access-key", "private_key", "privatekey", "private-key", "signing", "encryption", "accountkey",
+    "account_key", "auth", "master", "credential",
+)
+_ASSIGNED = r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}"  # between a telling name and a value in quotes
+_SEED_GAP = (  # between two words of a seed phrase: a space, a list, an array
+    r"(?:[\s,]{1,3}|\\n|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"']|(?:\s|\\n){1,8}\d{1,2}[.):]\s{0,3})"
+)
+REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why, and perhaps literals of which one must stand there besides a hint
+    ("private-key", ("private key",),
+     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
+     r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
      "PEM, OpenSSH, PGP; unclosed: to the end"),
-    ("private-key", ("private-lines", "private-mac"), r"Private-Lines: ?\d+\s+(?P<v>(?:[A-Za-z0-9+/=]{16,}\s*)+)", "PuTTY"),
-    ("private-key", ("age-secret-key-",), r"AGE-SECRET-KEY-1[A-Z0-9]{20,}", "age"),
-    ("ssh-key", ("aaaa",), r"(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp\d{3}|sk-ssh-ed25519@openssh\.com) (?P<v>AAAA[A-Za-z0-9+/=]{20,})",
+    ("private-key", ("private-lines", "private-mac"),
+     r"Private-Lines: ?\d+\s+(?P<v>(?:[A-Za-z0-9+/=]{16,}\s*)+)",
+     "PuTTY"),
+    ("private-key", ("age-secret-key-",),
+     r"AGE-SECRET-KEY-1[A-Z0-9]{20,}",
+     "age"),
+    ("ssh-key", ("aaaa",),
+     r"(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp\d{3}|sk-ssh-ed25519@openssh\.com) (?P<v>AAAA[A-Za-z0-9+/=]{20,})",
      "a public key names a person and a machine"),
+
+    # tokens that tell what they are by how they begin
     ("anthropic-key", ("sk-ant-",), _START + r"sk-ant-[A-Za-z0-9_-]{8,}", "Anthropic"),
-    ("api-key", ("sk-",), r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,}", "OpenAI and others; the digit spares CSS class names"),
+    ("api-key", ("sk-",),
+     _WORD_START + r"sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,}",
+     "OpenAI and others; the digit spares CSS class names"),
     ("stripe-key", ("k_live_", "k_test_", "whsec_"), _START + r"(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9+/=]{8,}", "Stripe"),
-    ("aws-key", ("akia", "asia", "abia", "acca"), _START + r"(?:AKIA|ASIA|ABIA|ACCA)(?!IOSFODNN7EXAMPLE)[A-Z0-9]{16}(?![A-Za-z0-9])",
+    ("aws-key", ("akia", "asia", "abia", "acca"),
+     _START + r"(?:AKIA|ASIA|ABIA|ACCA)(?!IOSFODNN7EXAMPLE)[A-Z0-9]{16}(?![A-Za-z0-9])",
      "Amazon; its documentation's example stays"),
-    ("github-token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), _START + r"(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})", "GitHub"),
+    ("github-token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+     _START + r"(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})",
+     "GitHub"),
     ("gitlab-token", ("glpat-", "gldt-", "glrt-", "glptt-", "glcbt-", "glft-", "glsoat-", "glagent-"),
-     _START + r"gl(?:pat|dt|rt|ptt|cbt|ft|soat|agent)-[A-Za-z0-9_.-]{12,}", "GitLab"),
+     _START + r"gl(?:pat|dt|rt|ptt|cbt|ft|soat|agent)-[A-Za-z0-9_.-]{12,}",
+     "GitLab"),
     ("slack-token", ("xox", "xapp-"), _START + r"(?:xox[abeoprs]-[A-Za-z0-9.-]{8,}|xapp-[A-Za-z0-9-]{8,})", "Slack"),
     ("webhook", ("hooks.slack.com", "discord.com/api/webhooks", "discordapp.com/api/webhooks"),
-     r"(?:hooks\.slack\.com/(?:services|workflows)|discord(?:app)?\.com/api/webhooks)/(?P<v>[A-Za-z0-9_/-]{10,})", "whoever has the address may post"),
-    ("google-key", ("aiza", "ya29.", "gocspx-"), _START + r"(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}|GOCSPX-[A-Za-z0-9_-]{16,})", "Google"),
+     r"(?:hooks\.slack\.com/(?:services|workflows)|discord(?:app)?\.com/api/webhooks)/(?P<v>[A-Za-z0-9_/-]{10,})",
+     "whoever has the address may post"),
+    ("google-key", ("aiza", "ya29.", "gocspx-"),
+     _START + r"(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}|GOCSPX-[A-Za-z0-9_-]{16,})",
+     "Google"),
     ("npm-token", ("npm_",), _START + r"npm_[A-Za-z0-9]{24,}", "npm"),
     ("pypi-token", ("pypi-",), _START + r"pypi-[A-Za-z0-9_-]{32,}", "PyPI"),
     ("huggingface-token", ("hf_",), _START + r"hf_[A-Za-z0-9]{16,}", "Hugging Face"),
     ("sendgrid-key", ("sg.",), _START + r"SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}", "SendGrid"),
-    ("vendor-token", ("dop_v1_", "shpat_", "shpss_", "glsa_", "lin_api_", "hvs.", "dapi", "dckr_pat_", "figd_", "ntn_", "pscale_", "pmak-", "nrak-",
-                      "atlasv1.", "sq0", "xkeysib-", "sntrys_", "rubygems_", "gsk_", "r8_", "tskey-", "mhk_"),
+    ("vendor-token", ("dop_v1_", "shpat_", "shpss_", "glsa_", "lin_api_", "hvs.", "dapi", "dckr_pat_", "figd_", "ntn_", "pscale_", "pmak-",
+                      "nrak-", "atlasv1.", "sq0", "xkeysib-", "sntrys_", "rubygems_", "gsk_", "r8_", "tskey-", "mhk_"),
      _START + r"(?:dop_v1_|shpat_|shpss_|glsa_|lin_api_|hvs\.|dapi(?=[0-9a-f]{32})|dckr_pat_|figd_|ntn_|pscale_(?:tkn|pw)_|PMAK-|NRAK-"
-     r"|atlasv1\.|sq0(?:atp|csp)-|xkeysib-|sntrys_|rubygems_|gsk_|r8_|tskey-(?:auth|api)-|mhk_)[A-Za-z0-9_.=-]{16,}", "prefixes that vendors chose so that leaks are found"),
+     r"|atlasv1\.|sq0(?:atp|csp)-|xkeysib-|sntrys_|rubygems_|gsk_|r8_|tskey-(?:auth|api)-|mhk_)[A-Za-z0-9_.=-]{16,}",
+     "prefixes that vendors chose so that leaks are found"),
     ("twilio-key", ("sk",), _START + r"SK[0-9a-f]{32}(?![A-Za-z0-9])", "Twilio"),
-    ("jwt", ("eyj",), r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))eyJ[A-Za-z0-9_-]{5,}\.eyJ[A-Za-z0-9_-]{3,}(?:\.[A-Za-z0-9_-]*)?", "JSON Web Tokens"),
-    ("telegram-token", (":aa",), r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=bot))\d{8,10}:AA[A-Za-z0-9_-]{30,}", "Telegram bots"),
-    ("authorization", ("authorization",), r"(?i)(?:proxy-)?authorization" + _QUOTE + r"\s{0,3}[:=]\s{0,3}" + _QUOTE + r"\s{0,3}(?:(?:bearer|basic|token|digest|apikey|negotiate|bot)\s+"
-     r"(?P<v>(?!\[redacted)" + _VALUE % "5," + r")|(?P<w>(?!\[redacted|bearer\b|basic\b|token\b)(?=\S*\d|\S{20})" + _VALUE % "5," + r"))", "HTTP headers"),
-    ("bearer", ("bearer",), r"(?i)\bbearer\s+(?P<v>(?=\S*\d)[A-Za-z0-9._~+/=-]{8,}|[A-Za-z0-9._~+/=-]{24,})", "HTTP headers, quoted alone"),
-    ("basic", ("basic ",), r"(?i)\bbasic\s+(?P<v>(?=[A-Za-z0-9+/]*[0-9+/=])[A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9-])", "HTTP basic credentials in base64"),
-    ("cookie", ("cookie",), r"(?i)" + _START + r"(?:set-)?cookie" + _QUOTE + r"\s{0,3}[:,]\s{0,3}" + _QUOTE + r"(?P<v>[^\s=;\"'\\<]{1,128}=(?!<)[^\r\n\"'\\]{4,4096})", "a session is a password"),
-    ("cookie", ("--cookie", "-b "), r"(?:--cookie[ =]|\s-b )" + _QUOTE + r"(?P<v>[^\s=;\"'\\<]{1,128}=(?!<)[^\r\n\"'\\]{4,4096})", "curl"),
-    ("password", ("://",), r"://[^\s/:@\"'<>]{0,128}:(?P<v>(?![$<{%]|\[redacted)[^\s/\"'<>]{1,256})@", "connection strings and URLs"),
-    ("token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,256})(?::x-oauth-basic)?@", "a token as the user of a URL"),
-    ("signature", ("sig", "token=", "key=", "code=", "secret="), r"(?i)(?:[?&]|\b|(?<=\\u0026))(?:x-amz-(?:signature|security-token|credential)|x-goog-signature|x-goog-credential"
-     r"|(?:(?<=[?&])|(?<=\\u0026))(?:sig|signature|token|access_token|refresh_token|id_token|api_?key|key|secret|code|sas))=(?P<v>(?![$<{]|\[redacted)[^\s&\"'\\<>]{6,})", "signed addresses"),
-    ("password", ("login ", "login\t", "login\n"), r"login\s{1,8}[^\s\\]{1,128}(?:\s|\\[nrt]){1,8}(?:account\s{1,8}[^\s\\]{1,128}(?:\s|\\[nrt]){1,8})?password\s{1,8}(?P<v>(?!\[redacted)\S{1,256})", ".netrc"),
+    ("jwt", ("eyj",),
+     _WORD_START + r"eyJ[A-Za-z0-9_-]{5,}\.eyJ[A-Za-z0-9_-]{3,}(?:\.[A-Za-z0-9_-]*)?",
+     "JSON Web Tokens"),
+    ("telegram-token", (":aa",),
+     r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=bot))\d{8,10}:AA[A-Za-z0-9_-]{30,}",
+     "Telegram bots"),
+
+    # what stands where a credential is handed over
+    ("authorization", ("authorization",),
+     r"(?i)(?:proxy-)?authorization" + _COLON +
+     r"\s{0,3}(?:(?:bearer|basic|token|digest|apikey|negotiate|bot)\s+(?P<v>" + _NEW + _VALUE % "5," + r")"
+     r"|(?P<w>(?!\[redacted|bearer\b|basic\b|token\b)(?=\S*\d|\S{20})" + _VALUE % "5," + r"))",
+     "HTTP headers"),
+    ("bearer", ("bearer",),
+     r"(?i)\bbearer\s+(?P<v>(?=\S*\d)[A-Za-z0-9._~+/=-]{8,}|[A-Za-z0-9._~+/=-]{24,})",
+     "HTTP headers, quoted alone"),
+    ("basic", ("basic ",),
+     r"(?i)\bbasic\s+(?P<v>(?=[A-Za-z0-9+/]*[0-9+/=])[A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9-])",
+     "HTTP basic credentials in base64"),
+    ("cookie", ("cookie",),
+     r"(?i)" + _START + r"(?:set-)?cookie" + _QUOTE + r"\s{0,3}[:,]\s{0,3}" + _QUOTE +
+     r"(?P<v>[^\s=;\"'\\<]{1,128}=(?!<)[^\r\n\"'\\]{4,4096})",
+     "a session is a password"),
+    ("cookie", ("--cookie", "-b "),
+     r"(?:--cookie[ =]|\s-b )" + _QUOTE + r"(?P<v>[^\s=;\"'\\<]{1,128}=(?!<)[^\r\n\"'\\]{4,4096})",
+     "curl"),
+    ("password", ("://",),
+     r"://[^\s/:@\"'<>]{0,128}:(?P<v>(?![$<{%]|\[redacted)[^\s/\"'<>]{1,256})@",
+     "connection strings and URLs"),
+    ("token", ("://",),
+     r"://(?P<v>(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,256})(?::x-oauth-basic)?@",
+     "a token as the user of a URL"),
+    ("signature", ("sig", "token=", "key=", "code=", "secret="),
+     r"(?i)(?:[?&]|\b|(?<=\\u0026))(?:x-amz-(?:signature|security-token|credential)|x-goog-signature|x-goog-credential"
+     r"|(?:(?<=[?&])|(?<=\\u0026))(?:sig|signature|token|access_token|refresh_token|id_token|api_?key|key|secret|code|sas))"
+     r"=(?P<v>(?![$<{]|\[redacted)[^\s&\"'\\<>]{6,})",
+     "signed addresses"),
+    ("password", ("login ", "login\t", "login\n"),
+     r"login\s{1,8}[^\s\\]{1,128}(?:\s|\\[nrt]){1,8}(?:account\s{1,8}[^\s\\]{1,128}(?:\s|\\[nrt]){1,8})?"
+     r"password\s{1,8}(?P<v>" + _NEW + r"\S{1,256})",
+     ".netrc"),
     ("password", ("--pass", "--token", "--api", "--secret", "--access", "--auth", "--client-secret", "--key"),
-     r"--(?:password|passwd|pass|token|api-key|apikey|api-token|secret|secret-key|access-token|access-key|auth-token|client-secret|auth)(?:=|\s+)" + _QUOTE +
-     r"(?P<v>(?![$<{-]|\[redacted)[^\s\"'\\]{4,})", "command lines"),
-    ("password", ("-u ", "--user "), r"(?:\s|^)(?:-u|--user)\s+" + _QUOTE + r"[^\s:\"'\\]{1,128}:(?P<v>(?![$<{\d]|\[redacted)[^\s\"'\\]{3,}|\d(?=\S*[A-Za-z])[^\s\"'\\]{3,})", "curl; uid:gid stays"),
-    ("password", ("mysql", "mariadb", "sshpass", "redis-cli", "docker login"), r"\b(?:(?:mysql\w*|mariadb\S*|sshpass)\b[^\r\n|;]{0,128}?\s-p|redis-cli\b[^\r\n|;]{0,128}?\s-a\s+"
-     r"|(?:sshpass|docker login)\b[^\r\n|;]{0,128}?\s-p\s+)" + _QUOTE + r"(?P<v>(?![$\s]|\[redacted)[^\s\"'\\]{3,})", "clients that take it as an argument"),
+     r"--(?:password|passwd|pass|token|api-key|apikey|api-token|secret|secret-key|access-token|access-key|auth-token|client-secret|auth)"
+     r"(?:=|\s+)" + _QUOTE + r"(?P<v>(?![$<{-]|\[redacted)[^\s\"'\\]{4,})",
+     "command lines"),
+    ("password", ("-u ", "--user "),
+     r"(?:\s|^)(?:-u|--user)\s+" + _QUOTE +
+     r"[^\s:\"'\\]{1,128}:(?P<v>(?![$<{\d]|\[redacted)[^\s\"'\\]{3,}|\d(?=\S*[A-Za-z])[^\s\"'\\]{3,})",
+     "curl; uid:gid stays"),
+    ("password", ("mysql", "mariadb", "sshpass", "redis-cli", "docker login"),
+     r"\b(?:(?:mysql\w*|mariadb\S*|sshpass)\b[^\r\n|;]{0,128}?\s-p|redis-cli\b[^\r\n|;]{0,128}?\s-a\s+"
+     r"|(?:sshpass|docker login)\b[^\r\n|;]{0,128}?\s-p\s+)" + _QUOTE + r"(?P<v>(?![$\s]|\[redacted)[^\s\"'\\]{3,})",
+     "clients that take it as an argument"),
     ("organization-id", ("organization-id", "organizationuuid", "accountuuid", "organization_id", "openai-organization"),
-     r"(?i)(?:anthropic-organization-id|(?:owner)?(?:account|organization)uuid|openai-organization|organization_id)" + _QUOTE + r"\s{0,3}[:=]\s{0,3}" + _QUOTE + r"(?P<v>[A-Za-z0-9-]{8,})",
+     r"(?i)(?:anthropic-organization-id|(?:owner)?(?:account|organization)uuid|openai-organization|organization_id)" +
+     _COLON + r"(?P<v>[A-Za-z0-9-]{8,})",
      "ids of accounts in headers and client state"),
     ("seed-phrase", ("mnemonic", "seed", "phrase", "recovery words"),
-     r"(?i)(?:mnemonic|(?:seed|recovery|backup|secret)[ _]?(?:phrase|words)|fromphrase|\bseed\s{0,3}[:=])(?:\W{1,8}\w{1,12}){0,4}?\W{1,8}(?:1[.):]\s{0,3})?"
-     r"(?P<v>(?-i:[a-z]{3,8})(?:" + _SEED_GAP + r"(?-i:[a-z]{3,8})){11,23})(?![A-Za-z])", "BIP 39"),
-    ("seed-phrase", (" ",), r"(?m)^[^\S\n]{0,8}(?P<v>(?!(?:[a-z]+ ){0,23}(?:the|and|for|was|are|not|from|have|has|with|but|its|our|were|had|been|you|your)\b)"
-     r"(?:[a-z]{3,8} ){11}(?:(?:[a-z]{3,8} ){3}){0,4}[a-z]{3,8})[^\S\n]{0,8}$", "BIP 39, alone on a line: 12, 15, … 24 words and no word that prose cannot do without"),
-    # a name and its value in two fields, as in HTTP archives and Kubernetes manifests
-    ("secret", _NAMED + ("organization", "cookie"), r"(?i)\bname" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"[\w-]{0,64}(?:" + _KEYWORD + r"|organization-id|cookie)" + _QUOTE +
-     r",?(?:\s|\\[nrt]){1,40}" + _QUOTE + r"value" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"(?P<v>(?!\[redacted)" + _VALUE % "3," + r")", "HTTP archives, Kubernetes manifests", ("value",)),
-    # a value in quotes after a telling name; a reference, a placeholder or the name itself is none
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}[rbuf]?(?P<q>[\"'`])(?P<v>(?!\[redacted)(?:\\.|(?!(?P=q))[^\\\r\n]){4,1024})(?=(?P=q))", "JSON, YAML and code", ("\"", "'", "`")),
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"\\{0,3}[\"']?\]?\s{0,3}(?:[:=]|:=|=>)\s{0,3}\\{1,3}[\"'](?P<v>(?!\[redacted)(?:\\{3}[\"']|[^\"'\\\r\n]){4,1024})(?=\\)", "the same, escaped", ("\\",)),
-    # NAME=value as in a shell or .env: no space around the sign
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"=(?P<v>(?!\[redacted)" + _VALUE % "2," + r")", ".env, export, query strings, ADO connection strings", ("=",)),
-    # name: value and name = value, bare: only where the value looks made up
-    ("secret", _NAMED, r"(?i)" + _KEYWORD + r"(?: \[None\])?\s{0,3}(?:[:=]|\bis\b|\bis:)\s{1,3}(?P<v>(?=[^\s]{0,64}\d)(?=[^\s]{0,64}[A-Za-z!@#^+=/_~-])(?!\[redacted)" + _VALUE % "7," + r")", "YAML, INI, prose"),
-    ("email", ("@", "%40"), r"(?:(?<![A-Za-z0-9._%+$-])|(?<=\\[nrt]))(?!(?:git|noreply|no-reply)@)[A-Za-z0-9][A-Za-z0-9._+-]{0,63}(?:@|%40)(?!example\.|users\.noreply|\dx\.)(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
-     r"(?![A-Za-z0-9:]|\.[A-Za-z0-9])", "people"),
-    ("home", ("/home/", "/users/", "users\\", "-home-", "-users-"), r"(?:(?:(?<![\w./~-])|(?<=\\[nrt])|(?<=://))(?:/(?:mnt/)?[a-z])?/(?:home|Users)/(?!Shared\b|Public\b)[^\s/\\:\"'<>|*?]{1,64}"
-     r"|\b[A-Za-z]:(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?!Shared\b|Public\b)(?:[^\\/:\"'<>|*?\r\n]{1,64}(?=[\\/])|[^\s/\\:\"'<>|*?]{1,64})|(?<=/)-(?:home|Users)-[A-Za-z0-9]{1,64})",
+     r"(?i)(?:mnemonic|(?:seed|recovery|backup|secret)[ _]?(?:phrase|words)|fromphrase|\bseed\s{0,3}[:=])"
+     r"(?:\W{1,8}\w{1,12}){0,4}?\W{1,8}(?:1[.):]\s{0,3})?"
+     r"(?P<v>(?-i:[a-z]{3,8})(?:" + _SEED_GAP + r"(?-i:[a-z]{3,8})){11,23})(?![A-Za-z])",
+     "BIP 39"),
+    ("seed-phrase", (" ",),
+     r"(?m)^[^\S\n]{0,8}"
+     r"(?P<v>(?!(?:[a-z]+ ){0,23}(?:the|and|for|was|are|not|from|have|has|with|but|its|our|were|had|been|you|your)\b)"
+     r"(?:[a-z]{3,8} ){11}(?:(?:[a-z]{3,8} ){3}){0,4}[a-z]{3,8})[^\S\n]{0,8}$",
+     "BIP 39, alone on a line: 12, 15, … 24 words and no word that prose cannot do without"),
+
+    # a value after a telling name; a reference, a placeholder or the name itself is none
+    ("secret", _NAMED + ("organization", "cookie"),
+     r"(?i)\bname" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"[\w-]{0,64}(?:" + _KEYWORD + r"|organization-id|cookie)" + _QUOTE +
+     r",?(?:\s|\\[nrt]){1,40}" + _QUOTE + r"value" + _QUOTE + r"\s{0,3}:\s{0,3}" + _QUOTE + r"(?P<v>" + _NEW + _VALUE % "3," + r")",
+     "name and value in two fields: HTTP archives, Kubernetes manifests", ("value",)),
+    ("secret", _NAMED,
+     r"(?i)" + _KEYWORD + _ASSIGNED +
+     r"[rbuf]?(?P<q>[\"'`])(?P<v>" + _NEW + r"(?:\\.|(?!(?P=q))[^\\\r\n]){4,1024})(?=(?P=q))",
+     "in quotes: JSON, YAML and code", ("\"", "'", "`")),
+    ("secret", _NAMED,
+     r"(?i)" + _KEYWORD + _ASSIGNED + r"\\{1,3}[\"'](?P<v>" + _NEW + r"(?:\\{3}[\"']|[^\"'\\\r\n]){4,1024})(?=\\)",
+     "the same, escaped", ("\\",)),
+    ("secret", _NAMED,
+     r"(?i)" + _KEYWORD + r"=(?P<v>" + _NEW + _VALUE % "2," + r")",
+     "no space around the sign: .env, export, query strings, ADO connection strings", ("=",)),
+    ("secret", _NAMED,
+     r"(?i)" + _KEYWORD + r"(?: \[None\])?\s{0,3}(?:[:=]|\bis\b|\bis:)\s{1,3}"
+     r"(?P<v>(?=[^\s]{0,64}\d)(?=[^\s]{0,64}[A-Za-z!@#^+=/_~-])" + _NEW + _VALUE % "7," + r")",
+     "bare, only where the value looks made up: YAML, INI, prose"),
+
+    # people
+    ("email", ("@", "%40"),
+     r"(?:(?<![A-Za-z0-9._%+$-])|(?<=\\[nrt]))(?!(?:git|noreply|no-reply)@)[A-Za-z0-9][A-Za-z0-9._+-]{0,63}"
+     r"(?:@|%40)(?!example\.|users\.noreply|\dx\.)(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![A-Za-z0-9:]|\.[A-Za-z0-9])",
+     "addresses"),
+    ("home", ("/home/", "/users/", "users\\", "-home-", "-users-"),
+     r"(?:(?:(?<![\w./~-])|(?<=\\[nrt])|(?<=://))(?:/(?:mnt/)?[a-z])?/(?:home|Users)/(?!Shared\b|Public\b)[^\s/\\:\"'<>|*?]{1,64}"
+     r"|\b[A-Za-z]:(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?!Shared\b|Public\b)(?:[^\\/:\"'<>|*?\r\n]{1,64}(?=[\\/])|[^\s/\\:\"'<>|*?]{1,64})"
+     r"|(?<=/)-(?:home|Users)-[A-Za-z0-9]{1,64})",
      "user names; what follows still opens"),
 )
 
@@ -741,9 +835,11 @@ def _hints_by_sign() -> list[tuple[str, list[tuple[str, list[int]]]]]:
 
 _HINTS_BY_SIGN = _hints_by_sign()
 _PLACEHOLDER = (  # what stands where a secret would: a reference to it, its type, a version, or a hint for the reader
-    r"(?i)(?:\$|<|%|\{\{|\.\.\.|x{3,}|\*{3,}|your[_ -]|my[_ -]|the[_ -]|some[_ -]|example|placeholder|change[_-]?me$|dummy|redacted|none$|null$|undefined$|true$|false$|nil$|string$|str$|text$"
-    r"|number$|int$|bytes$|object$|password$|secret$|token$|required$|optional$|import\.meta|process\.env|os\.|env\.|env\[|getenv|config\.|settings\.|self\.|this\.|secrets\.|vault:|ref:)"
-    r"|.*(?:\.\.\.|…|EXAMPLE|EXAMPLEKEY)$|[\^~>=<v ]{0,3}\d+(?:\.\d+){1,3}$|(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$"
+    r"(?i)(?:\$|<|%|\{\{|\.\.\.|x{3,}|\*{3,}|your[_ -]|my[_ -]|the[_ -]|some[_ -]|example|placeholder|change[_-]?me$|dummy|redacted"
+    r"|none$|null$|undefined$|true$|false$|nil$|string$|str$|text$|number$|int$|bytes$|object$|password$|secret$|token$|required$|optional$"
+    r"|import\.meta|process\.env|os\.|env\.|env\[|getenv|config\.|settings\.|self\.|this\.|secrets\.|vault:|ref:)"
+    r"|.*(?:\.\.\.|…|EXAMPLE|EXAMPLEKEY)$|[\^~>=<v ]{0,3}\d+(?:\.\d+){1,3}$"
+    r"|(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$"
 )
 _CODE_NAME = r"(?i:auth): `[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+$"  # "auth: `LoginAccount`", as prose about code has it
 _PRIVATE = r"(?is)<private>.*?(?:</private>|\Z)"
@@ -764,13 +860,21 @@ def _replace(match: re.Match[str], kind: str) -> str:
 
 
 def redact(text: str, keep: tuple[str, ...] = ()) -> str:
-    """The text without secrets and without what stands between <private> and </private> (unclosed: to the end); `keep`: kinds that may stay."""
+    """The text without secrets and without what stands between <private> and </private> (unclosed: to the end).
+
+    `keep`: kinds of REDACTIONS that may stay.
+    """
     lowered = text.lower()
     if "<private>" in lowered:
         text = re.sub(_PRIVATE, "[private]", text)
         lowered = text.lower()
-    found = {rule for sign, hints in _HINTS_BY_SIGN if sign in lowered for hint, rules in hints if hint in lowered for rule in rules}
-    for rule in sorted(found):
+    called = {
+        rule
+        for sign, hints in _HINTS_BY_SIGN if sign in lowered
+        for hint, rules in hints if hint in lowered
+        for rule in rules
+    }
+    for rule in sorted(called):
         kind, _, pattern, _, *also = REDACTIONS[rule]
         if kind not in keep and all(any(literal in lowered for literal in literals) for literals in also):
             text = re.sub(pattern, lambda match: _replace(match, kind), text)
@@ -818,8 +922,10 @@ class Turn:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether a person or Claude said it: what may not be lost. A bare slash command is no speech (some clients write /exit after the SessionEnd)."""
-        return self.kind in SPOKEN and bool(self.text.strip()) and (self.kind != "command" or len(self.text.split()) > 1)
+        """Whether a person or Claude said it: what may not be lost."""
+        if self.kind == "command":
+            return len(self.text.split()) > 1  # a bare one is no speech: some clients write /exit after the SessionEnd
+        return self.kind in SPOKEN and bool(self.text.strip())
 
     def to_json(self) -> list[Any]:
         return [self.key, self.kind, self.text, self.start, self.end, self.at, self.cwd, self.branch, self.project]
@@ -835,7 +941,9 @@ TURN_TYPES = (str, str, str, int, int, (int, float, type(None)), str, str, str) 
 class Context:
     """What the lines read so far mean for the next: {"at", "cwd", "branch", "old", "spoken", "queue", "tools", "parents"}."""
 
-    __slots__ = ("said_at", "stamp", "version", "cwd", "branch", "old", "spoken", "queue", "tools", "parents", "skipped", "source", "withheld")
+    __slots__ = (
+        "said_at", "stamp", "version", "cwd", "branch", "old", "spoken", "queue", "tools", "parents", "skipped", "source", "withheld",
+    )
 
     def __init__(self, stored: Optional[dict[str, Any]] = None) -> None:
         stored = stored or {}
@@ -848,17 +956,20 @@ class Context:
         self.spoken: bool = stored.get("spoken", False)  # a prompt or an answer was seen: a compaction summary tells nothing new
         self.queue: list[list[Any]] = stored.get("queue", [])  # [key, text, start, end, at, came as a line]: typed while Claude was busy
         self.tools: dict[str, str] = stored.get("tools", {})  # tool_use id -> what was called, until its result comes
-        self.parents: dict[str, list[str]] = stored.get("parents", {})  # parent of a prompt -> its uuid, its first words: another one is a rewind
+        self.parents: dict[str, list[str]] = stored.get("parents", {})  # parent of a prompt -> its uuid, its first words
         self.skipped = 0  # lines that are no JSON, or too long
         self.source = ""  # the key of the line that a prompt was typed in, where another line tells that it was used
-        self.withheld: Optional[Callable[[Optional[float], str], Any]] = None  # (at, cwd) -> whether what is said then and there may be remembered; not stored
+        # (at, cwd) -> why what is said then and there may not be remembered, "" if it may; set by capture, not stored
+        self.withheld: Optional[Callable[[Optional[float], str], str]] = None
 
     @property
     def at(self) -> Optional[float]:
         """When the last line that had a time was written."""
         if self.stamp:
             at = parse_time(self.stamp)
-            self.said_at, self.stamp = self.said_at if at is None else at, ""
+            self.stamp = ""
+            if at is not None:
+                self.said_at = at
         return self.said_at
 
     @property
@@ -875,7 +986,9 @@ class Context:
 
 def _whole_text(text: str) -> str:
     """Without what UTF-8 cannot hold: lone surrogates become U+FFFD, NULs go."""
-    return (text if text.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", text)).replace("\0", "")
+    if not text.isascii():
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return text.replace("\0", "")
 
 
 def clean(text: str) -> str:
@@ -884,7 +997,7 @@ def clean(text: str) -> str:
 
 
 def message_hash(text: str) -> str:
-    """Stands for an answer as it is told by a hook and as it is written: redacted already, space aside, which the two join differently."""
+    """Stands for a redacted answer, be it told by a hook or read from the file: space, which the two join differently, is left out."""
     return text_hash("".join(text.split()))
 
 
@@ -937,16 +1050,20 @@ def _blocks(record: dict[str, Any]) -> list[dict[str, Any]]:
 # ---- what a person said
 
 _NOT_SAID = (  # a user line that starts so is written by the client
-    "<local-command-", "<bash-stdout", "<bash-stderr", "<system-reminder", "<task-notification", "<teammate-message", "<cross-session-message",
-    "<user-prompt-submit-hook", "<command-stdout", "<command-stderr", "Caveat: The messages below were generated", "<channel-", "<agent-message", "<post-tool-use-hook",
+    "<local-command-", "<command-stdout", "<command-stderr", "<bash-stdout", "<bash-stderr", "<system-reminder", "<task-notification",
+    "<teammate-message", "<agent-message", "<cross-session-message", "<channel-", "<user-prompt-submit-hook", "<post-tool-use-hook",
+    "Caveat: The messages below were generated",
 )
 _SUMMARY_START = "This session is being continued from a previous conversation"
-_INSERTED = ("system-reminder", "memhook-recall", "ide_opened_file", "ide_selection", "ide_diagnostics")  # put around or into a prompt by programs
+_INSERTED = ("system-reminder", "memhook-recall", "ide_opened_file", "ide_selection", "ide_diagnostics")  # tags that programs add
 
 
 def _by_person(record: dict[str, Any]) -> bool:
+    """Whether the client says of no other origin: the field came late, and most lines have none."""
     origin = record.get("origin")
-    return not (isinstance(origin, dict) and origin.get("kind") not in (None, "human")) and record.get("rowSource") not in ("hook", "harness")
+    if isinstance(origin, dict) and origin.get("kind") not in (None, "human"):
+        return False
+    return record.get("rowSource") not in ("hook", "harness")
 
 
 def _cut_tag(text: str, tag: str) -> tuple[str, list[str]]:
@@ -1023,7 +1140,10 @@ def _is_typed(text: str) -> bool:
 
 
 def _queue_said(record: dict[str, Any], key: str, where: tuple[int, int], context: Context) -> list[tuple[str, str]]:
-    """Keep the queue of what was typed while Claude was busy. What clients before 2.1.97 removed from it was used, and stands nowhere else."""
+    """Keep the queue of what was typed while Claude was busy.
+
+    What clients before 2.1.97 removed from it was used, and stands nowhere else.
+    """
     operation, text = record.get("operation"), clean(_text(record.get("content")))
     if operation == "enqueue":
         context.queue.append([key, "" if context.silent else text, where[0], where[1], context.at, False])
@@ -1060,7 +1180,8 @@ def _answers(details: dict[str, Any]) -> str:
     answers = details.get("answers")
     if not isinstance(answers, dict):
         return ""
-    return clean("\n".join("%s: %s" % (question, _text(answer) or json.dumps(answer, ensure_ascii=False)) for question, answer in answers.items()))
+    lines = ["%s: %s" % (question, _text(answer) or json.dumps(answer, ensure_ascii=False)) for question, answer in answers.items()]
+    return clean("\n".join(lines))
 
 
 def _unwrap(text: str) -> str:
@@ -1118,11 +1239,12 @@ def _user_said(record: dict[str, Any], context: Context) -> list[tuple[str, str]
 
 _EMPTY_ANSWERS = ("(no content)", "No response requested.")
 _SILENT_TOOLS = frozenset((  # they look around or keep lists: what they found is in the answer that follows
-    "Read", "Grep", "Glob", "LS", "TodoWrite", "TodoRead", "NotebookRead", "ToolSearch", "BashOutput", "TaskOutput", "TaskStop", "TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "KillShell", "EnterPlanMode",
+    "Read", "Grep", "Glob", "LS", "TodoWrite", "TodoRead", "NotebookRead", "ToolSearch", "BashOutput", "KillShell", "EnterPlanMode",
+    "TaskOutput", "TaskStop", "TaskCreate", "TaskUpdate", "TaskList", "TaskGet",
 ))
 _TOLD_BY = {  # tool -> the argument that tells what it did
-    "Edit": "file_path", "Write": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path", "Task": "description", "Agent": "description",
-    "WebFetch": "url", "WebSearch": "query", "Skill": "skill", "SlashCommand": "command",
+    "Edit": "file_path", "Write": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path",
+    "Task": "description", "Agent": "description", "WebFetch": "url", "WebSearch": "query", "Skill": "skill", "SlashCommand": "command",
 }
 
 
@@ -1139,8 +1261,9 @@ def _tool_line(name: str, given: dict[str, Any]) -> str:
 
 def _questions(given: dict[str, Any]) -> str:
     asked = given.get("questions")
-    texts = [_text(question.get("question")) for question in asked if isinstance(question, dict)] if isinstance(asked, list) else [_text(given.get("question"))]
-    return clean("\n".join(texts))
+    if not isinstance(asked, list):
+        asked = [given]
+    return clean("\n".join(_text(question.get("question")) for question in asked if isinstance(question, dict)))
 
 
 def _tool_said(block: dict[str, Any], context: Context) -> list[tuple[str, str]]:
@@ -1217,7 +1340,8 @@ def _recover_records(text: str) -> list[Any]:
             at += 1
         start = re.compile(r'\s*\{').match(text, at) or re.compile(r'\{"(?:parentUuid|type|uuid|sessionId|isSidechain)"').search(text, at)
         at = start.end() - 1 if start and start.group().endswith("{") else start.start() if start else -1
-    return [record for record in found if isinstance(record, dict) and "sessionId" in record]  # others are parts of a cut one: a subagent's messages
+    # what has no session is a part of a record that was cut: a subagent's message, say
+    return [record for record in found if isinstance(record, dict) and "sessionId" in record]
 
 
 def parse_records(line: bytes, context: Context) -> list[dict[str, Any]]:
@@ -1275,7 +1399,8 @@ def _share_bytes(turns: list[Turn], start: int, end: int) -> None:
 def _is_plain_result(line: bytes, context: Context) -> bool:
     """Whether nothing is kept of a line: one tool's output, no failure, no answer, no report. Half of a transcript's bytes are such.
 
-    Only of the client's own spelling of JSON; whatever looks otherwise is parsed. Quotes within strings are escaped, so none of these can stand in one.
+    Only of the client's own spelling of JSON; whatever looks otherwise is parsed. Quotes within strings are escaped, so none of these
+    can stand in one.
     """
     at = line.find(b'"tool_use_id":"')
     if at < 0 or line.find(b'"tool_use_id"', at + 15) > 0 or b'"type":"text"' in line or b'"answers"' in line:
@@ -1337,8 +1462,12 @@ def parse_turns(data: bytes, start: int = 0, context: Optional[Context] = None, 
 
 def never_sent(context: Context) -> list[Turn]:
     """The turns of prompts that were typed ahead and never came to their turn: they were said."""
-    return [Turn("%s/%d" % (key, number), "prompt", part, start, end, at, context.cwd, context.branch)
-            for key, text, start, end, at, came in context.queue if _is_typed(text) and not came for number, part in enumerate(split_text(text))]
+    turns = []
+    for key, text, start, end, at, came in context.queue:
+        if _is_typed(text) and not came:
+            for number, part in enumerate(split_text(text)):
+                turns.append(Turn("%s/%d" % (key, number), "prompt", part, start, end, at, context.cwd, context.branch))
+    return turns
 
 
 # ==== 8. Spool ==================================================================
@@ -1385,7 +1514,10 @@ class Spool:
         sync_folder(os.path.dirname(target))
 
     def claim_all(self, tried: Optional[set[str]] = None) -> Iterator[Item]:
-        """Claim one item after the other, oldest name first, until none is left that may be tried now. Names go into `tried`, and are not tried again."""
+        """Claim one item after the other, oldest name first, until none is left that may be tried now.
+
+        Names go into `tried`, and are not tried again.
+        """
         tried = set() if tried is None else tried
         while True:
             ready = [item for item in self.items("new") if item.not_before <= now() and item.name not in tried]
@@ -1474,7 +1606,7 @@ def read_receipts(home: Home, prefix: str = "") -> Iterator[dict[str, Any]]:
     """The receipts of the transcripts whose key starts with `prefix`. A damaged line is passed over."""
     wanted = b'{"key":"' + prefix.encode()
     try:
-        with open(home.path("receipts.jsonl"), "rb") as stream:
+        with open(home.path("receipts.jsonl"), "rb", opener=open_at_once) as stream:
             for line in stream:
                 if line.startswith(wanted):
                     try:
@@ -1581,8 +1713,10 @@ def _origin(git: str) -> str:
             section = line
         elif section.replace(" ", "") == '[remote"origin"]' and line.partition("=")[0].strip() == "url":
             address = line.partition("=")[2].strip().strip('"')
-    match = re.match(r"(?:[a-z+]+://)?(?:[^@/]*@)?([^:/@\\]+)(?::\d+(?=/))?[:/]/*(.+?)/*(?:\.git)?/*$", address) if "://" in address else \
-        re.match(r"(?:[^@/\\]+@)?([^:/@\\]{2,}):/*(.+?)/*(?:\.git)?/*$", address)
+    if "://" in address:
+        match = re.match(r"(?:[a-z+]+://)?(?:[^@/]*@)?([^:/@\\]+)(?::\d+(?=/))?[:/]/*(.+?)/*(?:\.git)?/*$", address)
+    else:  # as scp writes it, user@host:path
+        match = re.match(r"(?:[^@/\\]+@)?([^:/@\\]{2,}):/*(.+?)/*(?:\.git)?/*$", address)
     if match and not address.startswith("file:"):
         return "%s/%s" % (match.group(1).lower(), match.group(2))
     path = address[len("file://"):] if address.startswith("file://") else address
@@ -1855,7 +1989,7 @@ class Request:
     def __init__(self, path: str, session: str = "", cwd: str = "", message: str = "", final: bool = False, live: bool = False,
                  wait_seconds: float = 0.0, off: bool = False, past: bool = False, client: Optional[list[Any]] = None) -> None:
         self.path = path  # the transcript; it may be missing
-        self.session = session or os.path.basename(path).rpartition(".")[0]
+        self.session = redact_path(_whole_text(session or os.path.basename(path).rpartition(".")[0]))
         self.cwd = cwd  # where the session is now, for a message that no line places
         self.message = message  # Stop's last_assistant_message
         self.final = final  # the session is over: the tail is flushed
@@ -1925,9 +2059,10 @@ def make_segment(key: str, checkpoint: Checkpoint, chunk: Chunk) -> dict[str, An
     content = "\n".join("%s %s\n%s" % (turn.key, turn.kind, turn.text) for turn in turns)
     project = turns[0].project
     return {
-        "format": SEGMENT_FORMAT, "id": content_id(project, title, content), "title": title, "project": project, "session": checkpoint.session,
-        "segment": checkpoint.segment, "key": key, "generation": checkpoint.generation, "transcript": redact_path(checkpoint.path),
-        "parser": PARSER_VERSION, "at": round(now(), 3), "turns": [turn.to_json() for turn in turns],
+        "format": SEGMENT_FORMAT, "id": content_id(project, title, content), "title": title, "project": project,
+        "session": checkpoint.session, "segment": checkpoint.segment, "key": key, "generation": checkpoint.generation,
+        "transcript": redact_path(checkpoint.path), "parser": PARSER_VERSION, "at": round(now(), 3),
+        "turns": [turn.to_json() for turn in turns],
     }
 
 
@@ -1995,11 +2130,15 @@ class Taking:
     def _is_new(self, status: Optional[os.stat_result]) -> bool:
         """The stat gate: new bytes, a new last message, an end not noted yet, or something that was put off."""
         checkpoint, request = self.checkpoint, self.request
-        if checkpoint.deferred or (request.past and self._has_past()) or (request.final and (checkpoint.state == "open" or checkpoint.turns)):
+        if checkpoint.deferred or (request.past and self._has_past()):
+            return True
+        if request.final and (checkpoint.state == "open" or checkpoint.turns):
             return True
         if self.message and message_hash(self.message) not in checkpoint.answered.split():
             return True
-        return status is not None and (status.st_size, status.st_mtime_ns, status.st_ino) != (checkpoint.size, checkpoint.mtime_ns, checkpoint.inode)
+        if status is None:
+            return False
+        return (status.st_size, status.st_mtime_ns, status.st_ino) != (checkpoint.size, checkpoint.mtime_ns, checkpoint.inode)
 
     def _has_past(self) -> bool:
         return any(reason != "off" for _, _, reason in self.checkpoint.withheld)
@@ -2120,8 +2259,8 @@ class Taking:
         reason = "off" if turn.start < self.checkpoint.off_until else self._why_not(turn.at, turn.cwd)
         if reason:
             self._record_withheld(turn, reason)
-        if reason == "off":
-            self.taken.append(line_hash(turn.line))  # it stays out wherever the line comes again, and whether or not the switch is still there
+        if reason == "off":  # it stays out wherever the line comes again, and whether or not the switch is still there
+            self.taken.append(line_hash(turn.line))
         return bool(reason)
 
     def _is_off(self, cwd: str) -> bool:
@@ -2165,16 +2304,18 @@ class Taking:
                 self.answers += turn.whole
         if checkpoint.pending and any(checkpoint.pending[0] in turn.whole for turn in fresh):
             checkpoint.pending = None
-        for start in [turn.start for turn in fresh if turn.kind == "prompt"][:1]:  # lines keep their order: what did not come before this will not come
-            checkpoint.early = [[digest, max(told, 0)] for digest, told in checkpoint.early if told < 0 or start < told]
+        prompt = next((turn for turn in fresh if turn.kind == "prompt"), None)
+        if prompt:  # lines keep their order: what did not come before this will not come
+            checkpoint.early = [[digest, max(told, 0)] for digest, told in checkpoint.early if told < 0 or prompt.start < told]
 
     def _not_early(self, turns: list[Turn]) -> list[Turn]:
         """The turns of a line without an answer that became a turn before its line came."""
         checkpoint = self.checkpoint
-        early = [item for item in checkpoint.early if any(item[0] in turn.whole for turn in turns)][:1]
-        for item in early:
-            checkpoint.early.remove(item)
-        kept = [turn for turn in turns if not any(item[0] in turn.whole for item in early)]
+        early = next((item for item in checkpoint.early if any(item[0] in turn.whole for turn in turns)), None)
+        if early is None:
+            return turns
+        checkpoint.early.remove(early)
+        kept = [turn for turn in turns if early[0] not in turn.whole]
         self.taken += [line_hash(line) for line in dict.fromkeys(turn.line for turn in turns if turn not in kept)]  # it may come again
         return kept
 
@@ -2182,12 +2323,16 @@ class Taking:
         """Keep Stop's last message until its line comes: the hook may run before the client has written it."""
         checkpoint, message = self.checkpoint, self.message
         digest = message_hash(message)
-        checkpoint.context.cwd = checkpoint.context.cwd or redact_path(_whole_text(self.request.cwd))  # no line may ever come to tell it
-        if message.strip() in ("",) + _EMPTY_ANSWERS or digest in checkpoint.answered.split() or self._is_off(self.request.cwd) or self._is_off(checkpoint.context.cwd):
+        context = checkpoint.context
+        context.cwd = context.cwd or redact_path(_whole_text(self.request.cwd))  # no line may ever come to tell it
+        if message.strip() in ("", *_EMPTY_ANSWERS) or digest in checkpoint.answered.split():
+            return
+        if self._is_off(self.request.cwd) or self._is_off(context.cwd):
             return
         if digest not in self.answers:
             self._keep_pending()  # an older one: its line did not come before a newer message, so it will not
-            checkpoint.pending, checkpoint.told = [digest, message], checkpoint.size if checkpoint.context.spoken and not checkpoint.answered else -1
+            checkpoint.pending = [digest, message]
+            checkpoint.told = checkpoint.size if context.spoken and not checkpoint.answered else -1
         checkpoint.answered = digest
 
     def _keep_pending(self) -> None:
@@ -2196,9 +2341,10 @@ class Taking:
         if checkpoint.pending is None:
             return
         digest, message = checkpoint.pending
+        at, context = checkpoint.parsed, checkpoint.context
         for number, part in enumerate(split_text(message)):
-            key = "m%s-%s-%d/%d" % (digest, self.key[8:], checkpoint.parsed, number)  # two sessions may end alike at the same byte
-            turn = Turn(key, "answer", part, checkpoint.parsed, checkpoint.parsed, checkpoint.context.at, checkpoint.context.cwd, checkpoint.context.branch)
+            key = "m%s-%s-%d/%d" % (digest, self.key[8:], at, number)  # two sessions may end alike at the same byte
+            turn = Turn(key, "answer", part, at, at, context.at, context.cwd, context.branch)
             self._place(turn)
             checkpoint.turns.append(turn)
         checkpoint.early.append([digest, checkpoint.told])
@@ -2518,7 +2664,8 @@ def _render_turn(turn: Turn) -> str:
 
 def _yaml(value: Any) -> str:
     """JSON that is YAML too: what YAML forbids or takes for a line end is escaped (YAML 1.2, 5.1 and 5.4; 1.1, 4.2)."""
-    return re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda match: "\\u%04x" % ord(match.group()), json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda match: "\\u%04x" % ord(match.group()), text)
 
 
 def render_front(front: dict[str, Any]) -> str:
@@ -2617,7 +2764,10 @@ def file_hash(data: bytes) -> str:
 
 
 def _entries(place: Any) -> Iterator[tuple[str, bool, Optional[os.stat_result]]]:
-    """(name, whether it is a link, status; None of a folder) of the folders and Markdown files at a path or descriptor; hidden ones are left out."""
+    """(name, whether it is a link, status) of the folders and Markdown files at a path or descriptor; the status of a folder is None.
+
+    Hidden ones are left out.
+    """
     with os.scandir(place) as entries:
         for entry in entries:
             try:
@@ -2673,7 +2823,7 @@ class Graves:
         self.names = names
 
     def holds(self, turn: Turn) -> bool:
-        """By the line it came from; by its text only where the text tells one turn from all others: "yes" was said before and will be again."""
+        """By the line it came from, or by its text where that tells one turn from all others: "yes" is said again and again."""
         return turn.line in self.names or (len(turn.text) >= TELLING_CHARS and text_hash(turn.text) in self.names)
 
 
@@ -2692,7 +2842,9 @@ def read_graves(home: Home) -> Graves:
     """tombstones.jsonl: {"at", "memory": id, "turns": [text hash], "lines": [uuid]} a line."""
     names: set[str] = set()
     for stored in read_json_lines(home.path("tombstones.jsonl")):
-        names.update(str(name) for listed in (stored.get("turns"), stored.get("lines")) if isinstance(listed, list) for name in listed)
+        for listed in (stored.get("turns"), stored.get("lines")):
+            if isinstance(listed, list):
+                names.update(map(str, listed))
     return Graves(names)
 
 
@@ -9045,7 +9197,7 @@ class Check:
         except (OSError, StateError) as error:  # what is open and what was withheld is not known: each turn would be called missing
             self.coverage.state = "not-checked"
             self.coverage.trouble = str(error) if isinstance(error, StateError) else "%s: %s" % (error.strerror, error.filename)
-        self.session = self.checkpoint.session or os.path.basename(path).rpartition(".")[0]
+        self.session = self.checkpoint.session or Request(path).session
         self.open = {turn_mark(turn.key, text_hash(turn.text)) for turn in self.checkpoint.turns}
         self.messages = list(message_marks(self.checkpoint.turns).values())  # open ones that came from Stop
         self.met: set[str] = set()  # keys of the turns in the file

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, wait_until
+from conftest import PROGRAM, Script, wait_until
 from terminal import at_terminal
 
 OLD = time.time() - 30 * 86_400  # before any consent of these tests
@@ -315,3 +315,18 @@ def test_progress_is_for_a_terminal_only(box):
     assert "looked at" not in box.run("import", "--yes").stderr
     status, shown = at_a_terminal(box, None, "--yes")
     assert status == 0 and "looked at 20 of 20" in shown
+
+
+def test_a_secret_in_the_name_of_a_transcript_reaches_no_memory(box):
+    secret = "ghp_" + "a1B2c3D4e5" * 4
+    folder = box.root / "exports"
+    script = Script(folder / ("chat about %s.jsonl" % secret), box.project, "session-0001")
+    script.prompt("What is left?")
+    script.answer("Nothing.")
+    box.run("import", "--yes", folder)
+    box.drain()
+    memory, = box.memories()
+    assert memory.front["session"] == "chat about [redacted:github-token]"
+    kept = {path: path.read_bytes() for path in box.home.rglob("*") if path.is_file() and path.parent.name != "checkpoints"}  # that one must find the file
+    assert [path.name for path in kept if secret.encode() in kept[path] or secret in path.name] == []
+    assert box.run("verify", folder).returncode == 0
