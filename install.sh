@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-4b4c3ac5d20f13d669147fe9246a3b53de750d3e23e1221b12e44b6a98928c71}
+SHA256=${MEMHOOK_SHA256-84aff97186044a59ebcd0164bf4e261db3f2653e7b278369ced52dbfbb0b79fd}
 
 tell() { printf '%s\n' "$*" >&2; }
 
