@@ -447,6 +447,7 @@ class Lock:
         return True
 
     def release(self) -> None:
+        """Let the lock go, if it is held."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -524,6 +525,7 @@ class Home:
         self.root = os.path.abspath(re.sub("^~(?=/|$)", lambda match: user, root)) if root else os.path.join(self.config, "memhook-data")
 
     def path(self, *parts: str) -> str:
+        """A place in the home: path("spool") and so on."""
         return os.path.join(self.root, *parts)
 
     def create(self) -> None:
@@ -578,6 +580,7 @@ class Consent:
 
     @property
     def paused(self) -> bool:
+        """Whether the last pause has no end yet."""
         return bool(self.pauses) and self.pauses[-1][1] is None
 
     def covers(self, at: Optional[float]) -> str:
@@ -928,10 +931,12 @@ class Turn:
         return self.kind in SPOKEN and bool(self.text.strip())
 
     def to_json(self) -> list[Any]:
+        """The list that is stored: see the class."""
         return [self.key, self.kind, self.text, self.start, self.end, self.at, self.cwd, self.branch, self.project]
 
     @classmethod
     def from_json(cls, stored: list[Any]) -> Turn:
+        """Back from to_json()."""
         return cls(*stored[:9])
 
 
@@ -978,6 +983,7 @@ class Context:
         return bool(self.withheld and self.withheld(self.at, self.cwd))
 
     def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps: see the class."""
         return {"at": self.at, "cwd": self.cwd, "branch": self.branch, "old": self.old, "spoken": self.spoken,
                 "queue": self.queue, "tools": self.tools, "parents": self.parents}
 
@@ -1492,6 +1498,7 @@ class Item:
         self.not_before = int(not_before) if not_before.isdecimal() else 0  # seconds since the epoch
 
     def renamed(self, attempts: int, not_before: int) -> str:
+        """The name of the same item after so many attempts, to be left alone until then."""
         return "%s%s.json" % (self.stem, ",a%d,t%d" % (attempts, not_before) if attempts or not_before else "")
 
 
@@ -1533,6 +1540,7 @@ class Spool:
                     yield item
 
     def read(self, item: Item) -> bytes:
+        """The data of a claimed item. Raises OSError."""
         with open(os.path.join(self.root, "claimed", item.name), "rb") as stream:
             return stream.read()
 
@@ -1568,6 +1576,7 @@ class Spool:
         return len(dead)
 
     def items(self, state: str) -> list[Item]:
+        """The items in one of the folders new, claimed and dead, the oldest name first."""
         return [Item(name) for name in list_folder(os.path.join(self.root, state)) if name.endswith(".json")]
 
     def counts(self) -> dict[str, int]:
@@ -1846,6 +1855,7 @@ class Checkpoint:
         self.projects: dict[str, str] = {}
 
     def to_json(self) -> dict[str, Any]:
+        """The object that is stored."""
         stored = {name: getattr(self, name) for name in self.__slots__}
         stored["turns"] = [turn.to_json() for turn in self.turns]
         stored["context"] = self.context.to_json()
@@ -1878,6 +1888,7 @@ class Checkpoint:
 
 
 def checkpoint_path(home: Home, key: str) -> str:
+    """The file of a transcript's checkpoint."""
     return home.path("checkpoints", key + ".json")
 
 
@@ -1908,6 +1919,7 @@ def write_checkpoint(home: Home, key: str, checkpoint: Checkpoint) -> None:
 
 
 def line_hash(uuid: str) -> bytes:
+    """Stands for a line in `seen`: the first 8 bytes of SHA-1 of its uuid."""
     return bytes.fromhex(sha1_hex(uuid.encode())[:16])
 
 
@@ -2179,7 +2191,8 @@ class Taking:
         checkpoint, live = self.checkpoint, self.request.live
         checkpoint.context.withheld = self._why_not
         stop = checkpoint.parsed + HOOK_BYTES if live else None
-        for line, start, end in read_lines(stream, checkpoint.parsed, stop, self.request.final) if self._cut() else ():
+        may_go_on = self._cut()  # what an earlier capture had to leave
+        for line, start, end in read_lines(stream, checkpoint.parsed, stop, self.request.final) if may_go_on else ():
             turns = parse_line(line, start, end, checkpoint.context)
             checkpoint.context.skipped += end - start > LINE_BYTES and not line
             checkpoint.parsed = end
@@ -2493,6 +2506,7 @@ def read_event() -> dict[str, Any]:
 
 
 def event_text(event: dict[str, Any], name: str) -> str:
+    """A text of the event; "" where it is missing or is none."""
     value = event.get(name)
     return value if isinstance(value, str) else ""
 
