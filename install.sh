@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-84aff97186044a59ebcd0164bf4e261db3f2653e7b278369ced52dbfbb0b79fd}
+SHA256=${MEMHOOK_SHA256-09f582fd87040437cd6f98f2c2200726e924d581e86115da2fc892f3394d3638}
 
 tell() { printf '%s\n' "$*" >&2; }
 
