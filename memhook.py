@@ -270,13 +270,16 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def make_folder(path: str) -> None:
-    """Make `path` and its parents, durably, each 0700 whatever the umask."""
+def make_folder(path: str, levels: int = sys.maxsize) -> None:
+    """Make `path` and its parents, durably, each 0700 whatever the umask; at most `levels` of them, or it raises FileNotFoundError.
+
+    What lies in a home says how deep it lies: a process that outlives its home (`uninstall --purge`) must not bring it back.
+    """
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    if parent != path:
-        make_folder(parent)
+    if parent != path and levels > 1:
+        make_folder(parent, levels - 1)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -299,13 +302,8 @@ def open_at_once(path: str, flags: int) -> int:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open for writing with mode 0600, making the folder if it is missing. A FIFO raises OSError, or is written to, at once."""
-    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        make_folder(os.path.dirname(path))
-        return os.open(path, flags, 0o600)
+    """Open for writing with mode 0600. A FIFO raises OSError, or is written to, at once."""
+    return os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def remove_file(path: str) -> None:
@@ -628,8 +626,7 @@ def log(home: Home, event: str, **fields: Any) -> None:
     try:
         if os.path.exists(path) and os.path.getsize(path) > LOG_BYTES:
             os.replace(path, path + ".1")
-        if os.path.isdir(home.root):
-            append_file(path, line.encode("utf-8", "replace") + b"\n")
+        append_file(path, line.encode("utf-8", "replace") + b"\n")
     except OSError:
         pass  # a log that cannot be written must not stop a capture
 
@@ -1508,17 +1505,19 @@ class Spool:
     def __init__(self, root: str) -> None:
         self.root = root
 
+    def folder(self, state: str) -> str:
+        """The path of one of the four folders, made if it is missing, as the spool itself is, but not the home around it."""
+        path = os.path.join(self.root, state)
+        make_folder(path, 2)
+        return path
+
     def put(self, stem: str, data: bytes) -> None:
         """Add an item, durably. The same stem again replaces the item while it waits: stems are named after contents."""
-        temp = os.path.join(self.root, "tmp", "%s.%d.tmp" % (stem, os.getpid()))
+        temp = os.path.join(self.folder("tmp"), "%s.%d.tmp" % (stem, os.getpid()))
         write_temp(temp, data, durable=True)
-        target = os.path.join(self.root, "new", stem + ".json")
-        try:
-            os.replace(temp, target)
-        except FileNotFoundError:
-            make_folder(os.path.dirname(target))
-            os.replace(temp, target)
-        sync_folder(os.path.dirname(target))
+        target = self.folder("new")
+        os.replace(temp, os.path.join(target, stem + ".json"))
+        sync_folder(target)
 
     def claim_all(self, tried: Optional[set[str]] = None) -> Iterator[Item]:
         """Claim one item after the other, oldest name first, until none is left that may be tried now.
@@ -1597,13 +1596,13 @@ class Spool:
 
     def _move(self, item: Item, source: str, target: str, name: str) -> bool:
         """Rename between two of the folders; False where another process was first."""
-        make_folder(os.path.join(self.root, target))
+        folder = self.folder(target)
         try:
-            os.replace(os.path.join(self.root, source, item.name), os.path.join(self.root, target, name))
+            os.replace(os.path.join(self.root, source, item.name), os.path.join(folder, name))
         except FileNotFoundError:
             return False
         if target != "claimed":  # a claim that power loss undoes is undone by recover() as well
-            sync_folder(os.path.join(self.root, target))
+            sync_folder(folder)
         item.name = name
         return True
 
@@ -1912,10 +1911,17 @@ def read_checkpoint(home: Home, key: str) -> Optional[Checkpoint]:
 def write_checkpoint(home: Home, key: str, checkpoint: Checkpoint) -> None:
     """Not synced: what power loss takes is read from the transcript again, and `seen` keeps it from being taken twice."""
     checkpoint.updated_at = now()
+    make_folder(home.path("checkpoints"), 1)
     write_json(checkpoint_path(home, key), checkpoint.to_json(), durable=False)
 
 
 # ---- seen
+
+
+def transcript_lock(home: Home, key: str) -> Lock:
+    """The lock that everything holds which captures from a transcript, or changes its checkpoint: the file of its line uuids."""
+    make_folder(home.path("seen"), 1)
+    return Lock(home.path("seen", key))
 
 
 def line_hash(uuid: str) -> bytes:
@@ -2436,7 +2442,7 @@ class Taking:
 def capture(home: Home, consent: Consent, request: Request) -> Captured:
     """Queue what is new in a transcript. Safe to call again, and from several processes: one at a time gets the lock."""
     key = transcript_key(request.path)
-    with Lock(home.path("seen", key)) as lock:
+    with transcript_lock(home, key) as lock:
         if not lock.acquire(request.wait_seconds):
             return Captured(busy=True)
         taking = Taking(home, consent, request, key, Seen(home))
@@ -4312,6 +4318,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     path = memory_path(home, front, title)
     known = [found for found in memory_files(home) if found.endswith("-%s.md" % front["id"][:8])]
     if not known:
+        make_folder(os.path.dirname(path), 3)
         write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))
     saved = known[0] if known else path
     return {"id": front["id"], "path": os.path.relpath(saved, home.path("memories")).replace(os.sep, "/"), "title": title, "saved": not known}
@@ -4353,8 +4360,8 @@ class ModelFailed(Transient):
         self.again = again  # 429 or 5xx: the same request may be repeated soon
 
 
-class DayIsOver(ModelFailed):
-    """The cap of the day: no failure, and nothing to back off from."""
+class NotAsked(ModelFailed):
+    """The cap of the day is reached, or a person withdrew their consent: no failure, and nothing to back off from."""
 
 
 # ---- endpoints
@@ -4571,6 +4578,12 @@ def may_ask(home: Home, role: str) -> bool:
     return home.setting(role) not in ("offline", "none") and consent is not None and not consent.paused and agreed_at(home, role) is not None
 
 
+def still_agreed(home: Home, role: str) -> None:
+    """Raises NotAsked where a person has paused, uninstalled or purged since: nothing is sent then, and nothing may be written into the home."""
+    if not may_ask(home, role):
+        raise NotAsked("it is paused, or no longer agreed to")
+
+
 def model_name(home: Home, role: str) -> str:
     """The model that a role asks for."""
     return home.setting(role + "_model") or SETTINGS[role + "_model"] or ("haiku" if home.setting(role) == "claude" else "gpt-4o-mini")
@@ -4638,11 +4651,12 @@ def change_usage(home: Home, role: str, change: Callable[[dict[str, Any]], None]
 
 
 def count_call(home: Home, role: str, chars: int) -> None:
-    """Count a call before it is made, so that no crash makes it free. Raises ModelFailed where the day's cap would be passed."""
+    """Count a call before it is made, so that no crash makes it free. Raises NotAsked, also where the day's cap would be passed."""
+    still_agreed(home, role)
     row = read_usage(home, role)
     most_calls = home.setting("distiller_calls_per_day") if role == "distiller" else sys.maxsize
     if row["calls"] >= most_calls or row["chars"] + chars > home.setting(role + "_chars_per_day"):
-        raise DayIsOver("the cap of the day is reached")
+        raise NotAsked("the cap of the day is reached")
     change_usage(home, role, lambda row: row.update(calls=row["calls"] + 1, chars=row["chars"] + chars))
 
 
@@ -4803,7 +4817,7 @@ def run_child(home: Home, command: list[str], environ: dict[str, str], given: st
     import subprocess
     import tempfile
     folder, call = home.path("model"), os.urandom(8).hex()
-    make_folder(folder)
+    make_folder(folder, 1)
     change_usage(home, "distiller", lambda row: row.update(call=call))  # for the next one, should we be killed
     with tempfile.TemporaryFile(dir=home.root) as stdin, tempfile.TemporaryFile(dir=home.root) as said:
         stdin.write(given.encode("utf-8", "replace"))
@@ -4894,7 +4908,10 @@ def ask_http(home: Home, record: str) -> str:
 def ask_model(home: Home, record: str) -> str:
     """The one door to the model that writes digests: counts the call, makes it; -> what it said. Raises ModelFailed."""
     count_call(home, "distiller", len(DIGEST_PROMPT) + len(record))
-    return ask_claude(home, record) if home.setting("distiller") == "claude" else ask_http(home, record)
+    try:
+        return ask_claude(home, record) if home.setting("distiller") == "claude" else ask_http(home, record)
+    finally:
+        still_agreed(home, "distiller")  # whatever came, and be it a failure: it took minutes, in which a purge may have gone by
 
 
 # ---- a digest from an answer
@@ -5033,7 +5050,7 @@ def upgrade_all(home: Home, todo: list[tuple[str, dict[str, Any]]], patience: in
             done["upgraded" if upgrade_memory(home, path, receipt) else "left"] += 1
             in_a_row = 0
         except ModelFailed as error:
-            if isinstance(error, DayIsOver):
+            if isinstance(error, NotAsked):
                 in_a_row = patience
             else:
                 note_failure(home, "distiller", error, receipt["id"])
@@ -5148,7 +5165,10 @@ def start_embedding(home: Home, texts: list[str], seconds: float) -> HttpCall:
 
 def _embed_once(home: Home, texts: list[str]) -> list[Any]:
     count_call(home, "embedder", sum(min(len(text), EMBED_CHARS) for text in texts))
-    return parse_vectors(start_embedding(home, texts, EMBED_SECONDS).result(), len(texts))
+    try:
+        return parse_vectors(start_embedding(home, texts, EMBED_SECONDS).result(), len(texts))
+    finally:
+        still_agreed(home, "embedder")
 
 
 def embed(home: Home, texts: list[str]) -> list[Any]:
@@ -5227,7 +5247,7 @@ def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lam
         if embed_units(home, index, tell) or probe:
             note_success(home, "embedder")
     except ModelFailed as error:
-        if not isinstance(error, DayIsOver):
+        if not isinstance(error, NotAsked):
             note_failure(home, "embedder", error)
         return "no vectors for some units: %s" % error
     except (UsageError, sqlite3.OperationalError) as error:
@@ -5238,15 +5258,15 @@ def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lam
 
 def embed_new(home: Home) -> None:
     """From the drain, which has brought the index up to the store: make what vectors are missing; one process at a time."""
-    if home.setting("embedder") == "none" or read_usage(home, "embedder")["not_before"] > now():
-        return
-    with Lock(home.path("embed.lock")) as lock:
-        try:
+    try:
+        if not may_ask(home, "embedder") or read_usage(home, "embedder")["not_before"] > now():
+            return
+        with Lock(home.path("embed.lock")) as lock:
             if lock.acquire():
                 with open_index(home) as index:
                     embed_store(home, index)
-        except IndexUnavailable as error:
-            log(home, "model-failed", role="embedder", why=str(error))
+    except (UsageError, IndexUnavailable) as error:
+        log(home, "model-failed", role="embedder", why=str(error))
 
 
 def save_cache(home: Home, path: str) -> bool:
@@ -5490,7 +5510,7 @@ def _forget_checkpoint(home: Home, key: str, checkpoint: Checkpoint) -> bool:
         return False
     if (checkpoint.segment or checkpoint.parsed) and checkpoint.updated_at > now() - FORGET_CHECKPOINT_SECONDS:
         return False
-    with Lock(home.path("seen", key)) as lock:
+    with transcript_lock(home, key) as lock:
         if lock.acquire():
             remove_file(checkpoint_path(home, key))
             remove_file(lock.path)
@@ -5651,14 +5671,14 @@ class Gathering(Spool):
 
     def write(self) -> None:
         """As Spool.put, for all that waits."""
-        temps = {os.path.join(self.root, "tmp", "%s.%d.tmp" % (stem, os.getpid())): stem for stem in self.waiting}
+        target = self.folder("new")
+        temps = {os.path.join(self.folder("tmp"), "%s.%d.tmp" % (stem, os.getpid())): stem for stem in self.waiting}
         for temp, stem in temps.items():
             write_temp(temp, self.waiting[stem], durable=False)
         sync_files(list(temps))
-        make_folder(os.path.join(self.root, "new"))
         for temp, stem in temps.items():
-            os.replace(temp, os.path.join(self.root, "new", stem + ".json"))
-        sync_folder(os.path.join(self.root, "new"))
+            os.replace(temp, os.path.join(target, stem + ".json"))
+        sync_folder(target)
         self.waiting = {}
 
 
@@ -5680,6 +5700,7 @@ class Importing(Taking):
         path = checkpoint_path(self.home, self.key)
         if self.done.segments:
             before = read_json(path) or {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "state": "closed"}  # no hook knows it: it is not live
+            make_folder(os.path.dirname(path), 1)
             write_json(path, {**before, "cutting": True}, durable=False)
 
 
@@ -5699,7 +5720,7 @@ class Import:
     def take(self, path: str, wait_seconds: float = 0.0) -> None:
         """Capture one transcript. One that cannot be read is logged and keeps no other out."""
         key = transcript_key(path)
-        lock = Lock(self.home.path("seen", key))
+        lock = transcript_lock(self.home, key)
         if not lock.acquire(wait_seconds):
             self.late.append(path)
             return
@@ -5869,6 +5890,7 @@ class Batch:
         path = memory_path(self.home, front, segment["title"])
         if read_file(path) is None and path not in self.temps:
             temp = "%s.%d.tmp" % (path, os.getpid())
+            make_folder(os.path.dirname(path), 3)
             write_temp(temp, data, durable=False)
             self.temps[path] = temp
         return file_hash(data)
@@ -6001,7 +6023,7 @@ def _sweep_seen(home: Home) -> None:
     old = [name for name in loose if os.path.getmtime(home.path("seen", name)) < now() - FORGET_CHECKPOINT_SECONDS]
     living = {transcript_key(path) for path in transcripts(home)} if old else set()
     for name in old:
-        with Lock(home.path("seen", name)) as lock:
+        with transcript_lock(home, name) as lock:
             if name not in living and lock.acquire():
                 remove_file(lock.path)
 
@@ -6040,6 +6062,7 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
             if retry_dead:
                 spool.revive()
             spool.recover()
+            consent = consent and read_consent(home)  # it may have been withdrawn while we waited
             if consent and not consent.paused:
                 catch_up(home, consent)
             drain_spool(home, spool, done, tried)
@@ -6111,7 +6134,7 @@ def _forget_open(home: Home, grave: Graves) -> int:
     """Take the turns out of open checkpoints; -> how many went."""
     removed = 0
     for key in checkpoint_keys(home):
-        with Lock(home.path("seen", key)) as lock:
+        with transcript_lock(home, key) as lock:
             checkpoint = read_checkpoint(home, key) if lock.acquire(5.0) else None
             if checkpoint:
                 kept = [turn for turn in checkpoint.turns if not grave.holds(turn)]
@@ -6245,7 +6268,7 @@ def open_turn_lines(home: Home, path: str) -> list[str]:
 def begin_session(home: Home, request: Request) -> None:
     """Write the checkpoint of a session that begins or goes on: its process, and whether it is switched off."""
     key = transcript_key(request.path)
-    with Lock(home.path("seen", key)) as lock:
+    with transcript_lock(home, key) as lock:
         if lock.acquire():
             checkpoint = find_checkpoint(home, key, request)
             if checkpoint.off and not request.off:
@@ -7064,6 +7087,7 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
         if memory["id"] not in buried and memory["id"] not in known:
             name, data = render_team_memory(team, memory)
             path = home.path("memories", TEAM_PROJECT, *name.split("/"))
+            make_folder(os.path.dirname(path), 3)
             write_file(path, data)
             known[memory["id"]] = path
             added += 1
@@ -7211,6 +7235,7 @@ def open_hub(path: str) -> Any:
     import sqlite3
     try:
         if not os.path.exists(path):
+            make_folder(os.path.dirname(path))
             os.close(open_private(path, os.O_WRONLY | os.O_CREAT))  # SQLite gives its side files the same mode
         db = connect_hub(path)
         db.execute("SELECT fts5_source_id()")  # better now than at the first promotion
@@ -7559,6 +7584,7 @@ def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
         if last.get(tenant) != (count, head):
             added.append({"at": iso(now()), "tenant": tenant, "count": count, "head": head})
     if added:
+        make_folder(os.path.dirname(os.path.abspath(path)))
         append_line(os.path.abspath(path), b"".join(canonical(entry).encode() + b"\n" for entry in added))
     return added
 
@@ -8549,6 +8575,7 @@ def write_settings(settings: Settings, data: bytes) -> None:
     mode = os.stat(target).st_mode & 0o7777 if os.path.exists(target) else 0o600
     temp = "%s.memhook-%d.tmp" % (target, os.getpid())
     try:
+        make_folder(os.path.dirname(target))
         write_temp(temp, data, durable=True)
         os.chmod(temp, mode)
         if read_file(target) != settings.original:
@@ -8679,6 +8706,7 @@ def copy_program(home: Home) -> None:
     target, source = program_path(home), PROGRAM
     data = read_file(source)
     if os.path.realpath(source) != os.path.realpath(target) and data != read_file(target):
+        make_folder(home.config)
         write_file(target, data or b"")
     try:
         remove_bytecode(home)
@@ -8940,17 +8968,27 @@ _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a p
     r"|(?:index|hub)\.db[\w.-]*|index-cache|memhook\.log(?:\.1)?)(?:\.\d+\.tmp)?")
 
 
-def erase_home(home: Home) -> list[str]:
-    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Only the holder of the drain's lock may call this."""
+def _erase_once(home: Home) -> list[str]:
     import shutil
-    for name in list_folder(home.root):
-        path = home.path(name)
-        if _OWN_FILES.fullmatch(name):
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
-    left = list_folder(home.root)
+    names = list_folder(home.root)
+    for path in (home.path(name) for name in names if _OWN_FILES.fullmatch(name)):
+        shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
+    left = [name for name in names if not _OWN_FILES.fullmatch(name)]
     if not left and not os.path.islink(home.root):
         os.rmdir(home.root)
     return left
+
+
+def erase_home(home: Home) -> list[str]:
+    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Only the holder of the drain's lock may call this."""
+    import errno
+    deadline = time.monotonic() + 5.0
+    while True:
+        try:
+            return _erase_once(home)
+        except OSError as error:  # a hook, or a drain that waited for a model, wrote into a folder while it was emptied: none starts any more
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or time.monotonic() > deadline:
+                raise
 
 
 def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:

@@ -259,7 +259,7 @@ def test_nothing_happens_without_new_bytes_or_a_new_last_message(desk):
 def test_a_capture_that_finds_another_at_work_gives_up(desk):
     script = desk.script()
     talk(script, 1)
-    with memhook.Lock(desk.api.path("seen", memhook.transcript_key(str(script.path)))) as lock:
+    with memhook.transcript_lock(desk.api, memhook.transcript_key(str(script.path))) as lock:
         assert lock.acquire()
         assert stop(desk, script).busy and not (desk.home / "checkpoints").exists()
     assert not stop(desk, script).busy

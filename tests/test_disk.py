@@ -33,6 +33,7 @@ def say(process, line=""):
 
 def test_a_file_is_written_whole_private_and_leaves_no_temp_file(tmp_path):
     path = tmp_path / "a" / "b" / "file"
+    memhook.make_folder(str(path.parent))
     for data in (b"", b"first", b"\0\xff" * 500_000, b"shorter"):
         memhook.write_file(str(path), data)
         assert path.read_bytes() == data
@@ -67,8 +68,27 @@ def test_a_folder_below_a_file_cannot_be_made_and_nothing_is_left(tmp_path):
     (tmp_path / "file").touch()
     for path in ("file/x", "file/a/b"):
         with pytest.raises(OSError):
+            memhook.make_folder(str(tmp_path / path))
+        with pytest.raises(OSError):
             memhook.write_file(str(tmp_path / path), b"data")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_nothing_that_is_written_makes_the_folder_of_a_home_that_is_gone(tmp_path):
+    home = memhook.Home({"MEMHOOK_HOME": str(tmp_path / "gone")})
+    writers = (lambda: memhook.Lock(home.path("drain.lock")).acquire(), lambda: memhook.write_json(home.path("usage.json"), {}),
+               lambda: memhook.append_line(home.path("receipts.jsonl"), b"{}\n"), lambda: memhook.Spool(home.path("spool")).put("stem", b"{}"),
+               lambda: memhook.transcript_lock(home, "key"), lambda: memhook.write_checkpoint(home, "key", memhook.Checkpoint("/t.jsonl", "s")),
+               lambda: memhook.make_folder(home.path("memories", "shop", "2026-01"), 3))
+    for write in writers:
+        with pytest.raises(FileNotFoundError):
+            write()
+    memhook.log(home, "event")
+    assert os.listdir(tmp_path) == []
+    home.create()
+    for write in writers:
+        write()
+    assert {"spool", "seen", "checkpoints", "memories"} <= set(os.listdir(home.root))
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -122,7 +142,7 @@ def test_a_folder_named_like_a_temp_file_does_not_stop_the_sweep(tmp_path):
 
 
 def test_lines_that_many_processes_append_never_mix(tmp_path):
-    path = tmp_path / "deep" / "log"
+    path = tmp_path / "log"
     code = "for n in range(200): memhook.append_file(sys.argv[1], (sys.argv[2] * 3000 + '\\n').encode())"
     writers = [child(code, path, letter) for letter in "abcd"]
     assert [writer.wait(60) for writer in writers] == [0] * 4
@@ -168,7 +188,7 @@ print('free', flush=True)
 
 
 def test_a_lock_is_held_by_one_process_until_it_is_released(tmp_path):
-    path = tmp_path / "made" / "lock"
+    path = tmp_path / "lock"
     first = child(HOLD, path, 0)
     assert first.stdout.readline() == "True\n"
     second = child(HOLD, path, 0)

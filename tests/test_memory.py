@@ -310,7 +310,9 @@ def test_the_file_of_a_segment_can_be_made(tmp_path):
     home = memhook.Home({"MEMHOOK_HOME": str(tmp_path)})
     for number, name in enumerate(NAMES):
         front = {**FRONT, "project": name, "from": "2026-01-31T12:00:00.000Z", "id": "%08x" % number}
-        memhook.write_file(memhook.memory_path(home, front, name), b"x", durable=False)
+        path = memhook.memory_path(home, front, name)
+        memhook.make_folder(os.path.dirname(path), 3)
+        memhook.write_file(path, b"x", durable=False)
     assert len(list(memhook.memory_files(home))) == len(NAMES)
 
 

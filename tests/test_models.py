@@ -12,6 +12,7 @@ import pytest
 import memhook
 from conftest import PROGRAM, Box, wait_until
 from standins import ANSWER, COUNTS, DIGEST, Claude, agree, completion, cut, drip, flood, hang, snapshot, status
+from terminal import at_terminal
 
 SECRET = "ghp_" + "a1B2" * 9
 SHAPE = re.search(r"(?m)^\{.*\}$", memhook.DIGEST_PROMPT).group()
@@ -811,3 +812,82 @@ def test_a_proxy_of_the_system_is_used_for_other_machines_only(box, serve, monke
     connection = memhook.connect(far, 1.0)
     assert (connection.host, connection.port, connection._tunnel_host) == ("127.0.0.1", 9, b"far.test" if isinstance(connection._tunnel_host, bytes) else "far.test")
     assert memhook.proxy_of(near) is None and memhook.proxy_of(memhook.parse_endpoint("http://inside.test/v1", "embeddings")) is None
+
+
+# ---- a purge beside a drain that waits for a model
+
+def purge(box):
+    done, shown = at_terminal([sys.executable, PROGRAM, "uninstall", "--purge"], box.env, box.project, b"PURGE\n")
+    assert done == 0 and "Erased" in shown, shown
+
+
+def slow(box, serve, role, answer, fails):
+    """A server that answers, or fails, only when it is told to; -> (server, that which tells it)."""
+    go_on = threading.Event()
+
+    def answer_late(given):
+        assert go_on.wait(60)
+        return (lambda handler: handler.send_error(500)) if fails else answer(given)
+
+    server = serve(answer_late)
+    agree(box, role, **{role: "http", role + "_url": server.url, "distiller_seconds": 60})
+    return server, go_on
+
+
+def drain_beside(box, server, go_on, act):
+    """Start a drain, act while it waits for the model, let the answer come; -> (exit status, what it said on stderr)."""
+    spool(box)
+    process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=box.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: server.requests, "the request")
+    act(box)
+    go_on.set()
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
+
+
+def vectors_of(given):
+    return {"data": [{"index": number, "embedding": [1.0, 2.0]} for number, _ in enumerate(given["input"])]}
+
+
+ROLES = [("distiller", lambda given: completion(ANSWER)), ("embedder", vectors_of)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("role, answer", ROLES)
+def test_a_drain_that_waits_for_a_model_leaves_nothing_behind_a_purge(box, serve, role, answer, fails):
+    assert drain_beside(box, *slow(box, serve, role, answer, fails), purge) == (0, "")
+    assert not box.home.exists()
+
+
+@pytest.mark.parametrize("role, answer", ROLES)
+def test_beside_what_a_person_keeps_in_the_home_nothing_is_left_either(box, serve, role, answer):
+    (box.home / "notes.txt").write_text("mine")
+    assert drain_beside(box, *slow(box, serve, role, answer, False), purge) == (0, "")
+    assert os.listdir(box.home) == ["notes.txt"]
+
+
+def test_a_drain_that_waits_for_another_does_not_bring_a_purged_home_back(box):
+    failures = []
+
+    def wait_for_the_lock():
+        try:
+            memhook.drain(box.api, memhook.read_consent(box.api))
+        except FileNotFoundError as error:
+            failures.append(error.filename)
+
+    waiting = threading.Thread(target=wait_for_the_lock)
+    with memhook.Lock(box.api.path("drain.lock")) as lock:
+        assert lock.acquire()
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        memhook.erase_home(box.api)
+    waiting.join()
+    assert failures == [box.api.path("drain.lock")] and not box.home.exists()
+
+
+def test_a_model_is_asked_no_more_once_a_person_has_uninstalled(box, serve):
+    server, go_on = slow(box, serve, "distiller", lambda given: completion(ANSWER), False)
+    spool(box, 1)
+    assert drain_beside(box, server, go_on, lambda box: box.run("uninstall")) == (0, "")
+    assert len(server.requests) == 1 and distillers(box) == ["offline", "offline"]
