@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-09f582fd87040437cd6f98f2c2200726e924d581e86115da2fc892f3394d3638}
+SHA256=${MEMHOOK_SHA256-be249b459af1d4fd049e0b8ad11cc454061c0f3e0a29251c053d44fbc752fc82}
 
 tell() { printf '%s\n' "$*" >&2; }
 
