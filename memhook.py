@@ -6515,6 +6515,7 @@ RETRY_AFTER_SECONDS = 3600.0  # the most that a hub may ask us to wait
 TITLE_CHARS = 200
 CONTENT_CHARS = 60_000  # of a candidate: what a hub's limit of 256 KB holds in any script
 KEPT_STATUSES = (408, 425, 429)  # of the 4xx: those that say "not now"; every 5xx does
+TOKEN_STATUSES = (401, 403)  # of the 4xx: those that would refuse every other candidate too
 SHARED_HEADINGS = ("Decisions", "Problems solved", "Patterns")
 TEAM_DISCLOSURE = """\
 You are about to join a team's hub. Before anything is sent there, this is what you agree to.
@@ -6542,7 +6543,10 @@ class Team:
     """The hub that was joined, as team.json has it: {"format", "url", "tenant", "name", "role", "at"}. The token is in team-token."""
 
     def __init__(self, stored: dict[str, Any], token: str) -> None:
-        self.url, self.tenant, self.name, self.role = (str(stored.get(name)) for name in ("url", "tenant", "name", "role"))
+        self.url = str(stored.get("url"))
+        self.tenant = str(stored.get("tenant"))
+        self.name = str(stored.get("name"))
+        self.role = str(stored.get("role"))
         self.token = token  # a secret: in no message, no log, no status
 
 
@@ -6566,27 +6570,29 @@ class Answer:
         except (ValueError, RecursionError):
             value = None
         self.value: dict[str, Any] = value if isinstance(value, dict) else {}
-        self.wait_seconds = min(RETRY_AFTER_SECONDS, float(retry_after)) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
+        self.wait_seconds = 0.0
+        if re.fullmatch(r"[0-9]{1,9}", retry_after):
+            self.wait_seconds = min(RETRY_AFTER_SECONDS, float(retry_after))
 
     @property
     def reason(self) -> str:
         """Status and reason in one line, safe for a terminal."""
         said = re.sub(r"[^\x20-\x7e]+", " ", str(self.value.get("detail") or self.value.get("title") or ""))
-        return "%d %s" % (self.status, said[:200]) if said else str(self.status)
+        return ("%d %s" % (self.status, said[:200])).strip()
 
 
 # ---- joined or not
 
 
 def team_consent(home: Home) -> str:
-    """The address of the hub that a person agreed to send to, "" without consent."""
+    """Read the address of the hub that a person agreed to send to; "" without consent."""
     stored = read_json(home.path("consent.json"))
     given = stored.get("team") if isinstance(stored, dict) else None
     return str(given.get("url") or "") if isinstance(given, dict) else ""
 
 
 def read_team(home: Home) -> Optional[Team]:
-    """The team that was joined, with consent; None otherwise, and then nothing may be queued or sent."""
+    """Read which team was joined, with consent; None otherwise, and then nothing may be queued or sent."""
     stored = read_json(home.path("team.json"))
     token = (read_file(home.path("team-token")) or b"").decode("ascii", "replace").strip()
     if not isinstance(stored, dict) or stored.get("format") != TEAM_FORMAT or not token:
@@ -6595,6 +6601,7 @@ def read_team(home: Home) -> Optional[Team]:
 
 
 def need_team(home: Home) -> Team:
+    """Read the team as read_team() does. Raises StateError where none was joined."""
     team = read_team(home)
     if team is None:
         raise StateError("no team was joined", "memhook team join URL --token-file FILE")
@@ -6602,30 +6609,39 @@ def need_team(home: Home) -> Team:
 
 
 def read_team_state(home: Home) -> dict[str, Any]:
-    """team-state.json {"cursor": of the last pull, "receipts": bytes of receipts.jsonl looked at, "wait_until": s, "paused": why, "trouble": why}."""
+    """Read team-state.json; what is not there, or damaged, is as after a join.
+
+    {"cursor": of the last pull, "receipts": bytes of receipts.jsonl looked at, "wait_until": s, "paused": why, "trouble": why}
+    """
+    state: dict[str, Any] = {"cursor": 0, "receipts": 0, "wait_until": 0.0, "paused": "", "trouble": ""}
     stored = read_json(home.path("team-state.json"))
-    default: dict[str, Any] = {"cursor": 0, "receipts": 0, "wait_until": 0.0, "paused": "", "trouble": ""}
-    for name in default:
-        if isinstance(stored, dict) and isinstance(stored.get(name), (type(default[name]), int)):
-            default[name] = stored[name]
-    return default
+    if isinstance(stored, dict):
+        for name, default in state.items():
+            if isinstance(stored.get(name), (type(default), int)):  # int: JSON of another program has 5 for 5.0
+                state[name] = stored[name]
+    return state
 
 
 def write_team_state(home: Home, state: dict[str, Any]) -> None:
-    """Only the holder of team.lock may call this."""
+    """Replace team-state.json, durably. Only the holder of team.lock may call this."""
     write_json(home.path("team-state.json"), state)
 
 
 def team_lock(home: Home, seconds: float) -> Lock:
-    """Held while something is sent or pulled. Raises BusyError."""
+    """Take the lock that is held while something is sent or pulled. Raises BusyError after `seconds` in vain."""
     lock = Lock(home.path("team.lock"))
     if not lock.acquire(seconds):
         raise BusyError("another memhook talks to the hub", "try again in a moment")
     return lock
 
 
+def bracketed(host: str) -> str:
+    """Write a host as an address has it: an IPv6 address stands in brackets."""
+    return "[%s]" % host if ":" in host else host
+
+
 def hub_url(text: str, allow_http: bool) -> str:
-    """A hub's address in one form. Raises UsageError: for no address, one with a password, and http that leaves this machine."""
+    """Bring a hub's address into one form. Raises UsageError: for no address, one with a password, and http that leaves this machine."""
     from urllib.parse import urlsplit
     wrong = UsageError("no hub address: %s" % redact(text), "such as https://hub.example.org or http://127.0.0.1:8377")
     try:
@@ -6633,13 +6649,16 @@ def hub_url(text: str, allow_http: bool) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise wrong
-    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[\w.:-]+", host) or "@" in parts.netloc or parts.query or parts.fragment:
+    has_more = "@" in parts.netloc or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[\w.:-]+", host) or has_more:
         raise wrong
     if parts.scheme == "http" and not is_local(host) and not allow_http:
         raise UsageError("http to %s would carry your token and what you propose in the clear" % host,
                          "use https, or pass --allow-http if you own the network between")
-    name = "[%s]" % host if ":" in host else host
-    return "%s://%s%s%s" % (parts.scheme, name, ":%d" % port if port else "", parts.path.rstrip("/"))
+    place = bracketed(host)
+    if port:
+        place += ":%d" % port
+    return "%s://%s%s" % (parts.scheme, place, parts.path.rstrip("/"))
 
 
 # ---- talking to the hub
@@ -6651,25 +6670,30 @@ class HubLink:
     def __init__(self, url: str, token: str) -> None:
         from urllib.parse import urlsplit
         parts = urlsplit(url)
-        self.path, self.token = parts.path, token
-        self.endpoint = Endpoint(parts.scheme == "https", parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), "")
+        secure = parts.scheme == "https"
+        default_port = 443 if secure else 80
+        self.endpoint = Endpoint(secure, parts.hostname or "", parts.port or default_port, "")
+        self.path = parts.path
+        self.headers = {"Authorization": "Bearer " + token, "Accept": "application/json", "Content-Type": "application/json",
+                        "User-Agent": "memhook/" + VERSION}
         self.connection: Any = None  # made for the first question
 
     def close(self) -> None:
+        """End the connection, if there is one; ask() makes another."""
         if self.connection:
             self.connection.close()
 
     def ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
-        """One question. Raises HubDown."""
+        """Ask one question, `body` as JSON. Raises HubDown."""
         from http.client import HTTPException
-        headers = {"Authorization": "Bearer " + self.token, "Accept": "application/json", "Content-Type": "application/json", "User-Agent": "memhook/" + VERSION}
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         try:
-            self.connection = self.connection or connect(self.endpoint, HUB_SECONDS)
-            self.connection.request(method, self.path + path, data, headers)
+            if not self.connection:
+                self.connection = connect(self.endpoint, HUB_SECONDS)
+            self.connection.request(method, self.path + path, data, self.headers)
             response = self.connection.getresponse()
             text = response.read(PAGE_BYTES)
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: of a host name, or of the system's proxy, that makes no sense
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: a host name, or the system's proxy, makes no sense
             self.close()
             raise HubDown("the hub cannot be reached (%s)" % type(error).__name__)
         if not response.isclosed():
@@ -6678,12 +6702,13 @@ class HubLink:
 
 
 def receipts_bytes(home: Home) -> int:
+    """Tell how long receipts.jsonl is; 0 where it is absent."""
     path = home.path("receipts.jsonl")
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
-    """(item, state, candidate) of the outbox, oldest first; one that cannot be read is empty."""
+    """List the outbox as (item, state, candidate), state after state, the oldest of each first; a candidate that cannot be read is {}."""
     spool = Spool(home.path("outbox"))
     for state in states:
         for item in spool.items(state):
@@ -6691,23 +6716,33 @@ def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[It
             yield item, state, stored if isinstance(stored, dict) else {}
 
 
-def join(home: Home, url: str, token: str, how: str) -> Team:
-    """Ask the hub who we are, then remember it; the consent comes last. `how`: "flag" or "typed". Raises StateError."""
+def ask_identity(url: str, token: str) -> dict[str, str]:
+    """Ask the hub whose token it is; -> {"tenant", "name", "role"}. Raises StateError."""
     try:
         answer = HubLink(url, token).ask("GET", "/api/me")
     except HubDown as error:
         raise StateError("nothing was joined: %s" % error, "is memhook hub serve running at %s?" % url)
-    if answer.status != 200 or not all(isinstance(answer.value.get(name), str) for name in ("tenant", "name", "role")):
-        raise StateError("nothing was joined: %s answers %s" % (url, answer.reason), "ask the hub's admin for a token: memhook hub token add NAME")
-    others = [stored for _, _, stored in waiting_candidates(home, ("new", "claimed", "dead")) if stored.get("hub") not in (None, url)]
+    identity = {name: answer.value.get(name) for name in ("tenant", "name", "role")}
+    if answer.status != 200 or not all(isinstance(value, str) for value in identity.values()):
+        raise StateError("nothing was joined: %s answers %s" % (url, answer.reason),
+                         "ask the hub's admin for a token: memhook hub token add NAME")
+    return identity
+
+
+def join(home: Home, url: str, token: str, how: str) -> Team:
+    """Ask the hub who we are, then remember it, durably; the consent comes last. `how`: "flag" or "typed". Raises StateError, BusyError."""
+    stored = {"format": TEAM_FORMAT, "url": url, **ask_identity(url, token), "at": iso(now())}
+    hubs = [candidate.get("hub") for _, _, candidate in waiting_candidates(home, ("new", "claimed", "dead"))]
+    others = [hub for hub in hubs if hub not in (None, url)]
     if others:
         raise StateError("nothing was joined: %d candidates wait for another hub" % len(others), "memhook team outbox --purge erases them")
-    stored = {"format": TEAM_FORMAT, "url": url, **{name: answer.value[name] for name in ("tenant", "name", "role")}, "at": iso(now())}
     with team_lock(home, 30.0):
-        other, state = read_json(home.path("team.json")), read_team_state(home)
-        if not isinstance(other, dict) or (other.get("url"), other.get("tenant")) != (url, stored["tenant"]):
+        state = read_team_state(home)
+        before = read_json(home.path("team.json"))
+        if not isinstance(before, dict) or before.get("url") != url or before.get("tenant") != stored["tenant"]:
             state.update(cursor=0, receipts=receipts_bytes(home))  # another hub counts anew, and what was before is not for it
-        write_team_state(home, {**state, "wait_until": 0.0, "paused": "", "trouble": ""})
+        state.update(wait_until=0.0, paused="", trouble="")
+        write_team_state(home, state)
         write_file(home.path("team-token"), token.encode() + b"\n")
         write_json(home.path("team.json"), stored)
         consent = {"at": round(now(), 3), "by": how, "text": sha1_hex(TEAM_DISCLOSURE.encode()), "url": url}
@@ -6721,12 +6756,13 @@ def purge_outbox(home: Home) -> int:
     for state in ("tmp", "new", "claimed", "dead"):
         for name in list_folder(home.path("outbox", state)):
             remove_file(home.path("outbox", state, name))
-            removed += name.endswith(".json")
+            if name.endswith(".json"):
+                removed += 1
     return removed
 
 
 def leave(home: Home, purge: bool) -> int:
-    """Forget hub, token and consent, the consent first; -> how many candidates were erased."""
+    """Forget hub, token and consent, the consent first; -> how many candidates were erased. Raises BusyError."""
     if not os.path.isdir(home.root):
         return 0  # nothing is made here but by install, not even for a lock
     consent = read_json(home.path("consent.json"))
@@ -6745,7 +6781,8 @@ _PATH_NAME = r"(?:[\w.@$*+~%\[\]-]|\{[\w,.*-]{1,64}\})+"
 # These begin nothing but a path: of this machine's disk, of a home, of Windows, of the folder one is in, of a folder taken out before.
 _PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
 _DISK_ROOT = (
-    r"(?:home|Users|root|usr|var|etc|opt|tmp|private|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix|Volumes|Library|Applications|System)/"
+    r"(?:home|root|usr|var|etc|opt|tmp|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix"
+    r"|Users|private|Volumes|Library|Applications|System)/"
 )
 _ADDRESSES = (  # with slashes, and no path: tried first
     r"(?<![\w.-])(?:(?!file:|sqlite:)[A-Za-z][A-Za-z0-9+.-]{0,31}://|git@[\w.-]{1,255}:|[\w.-]{1,255}:\d{1,5}/)[^\s\"'`<>]*"
@@ -6805,19 +6842,25 @@ def _own_folders(front: dict[str, Any]) -> list[str]:
 
 
 def shared_text(memory: Memory) -> str:
-    """What of a memory is for others: of a session, the items below SHARED_HEADINGS; of a note, its text."""
+    """Tell what of a memory is for others: of a session, the items below SHARED_HEADINGS; of a note, its text."""
     if not memory.front.get("session"):
         return re.sub(r"\A\s*# .*\n", "", memory.digest).strip()
-    parts = [(heading, digest_items(memory.digest, heading)) for heading in SHARED_HEADINGS]
-    return "\n\n".join("## %s\n\n%s" % (heading, "\n".join("- " + item for item in items)) for heading, items in parts if items)
+    parts = []
+    for heading in SHARED_HEADINGS:
+        items = digest_items(memory.digest, heading)
+        if items:
+            parts.append("## %s\n\n- %s" % (heading, "\n- ".join(items)))
+    return "\n\n".join(parts)
 
 
 def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
-    """A candidate as the outbox holds it: {"format", "id", "title", "content", "memory": local id, "hub", "at"}; only the id and the two texts are sent.
+    """Make a candidate as the outbox holds it, of which the id and the two texts are sent.
 
+    {"format", "id", "title", "content", "memory": local id, "hub", "at"}
     Raises StateError for what is not to be shared: a team's own memory, a switched-off project, a digest with nothing to tell.
     """
-    front, name = memory.front, os.path.basename(path)
+    front = memory.front
+    name = os.path.basename(path)
     folders = _own_folders(front)
     if front.get("kind") == "team":
         raise StateError("%s came from the team" % name)
@@ -6827,7 +6870,8 @@ def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
     title = one_line(without_paths(clean(memory_title(memory.digest, path)), folders, files), TITLE_CHARS)
     content = without_paths(clean(shared_text(memory)), folders, files)
     if not content:
-        raise StateError("%s has no decisions, solved problems or patterns to propose" % name, "write what you learned: memhook save --propose TEXT")
+        raise StateError("%s has no decisions, solved problems or patterns to propose" % name,
+                         "write what you learned: memhook save --propose TEXT")
     if len(content) > CONTENT_CHARS:
         raise StateError("%s is too long for a candidate: %d characters of at most %d" % (name, len(content), CONTENT_CHARS))
     return {"format": CANDIDATE_FORMAT, "id": content_id(team.tenant, title, content), "title": title, "content": content,
@@ -6837,7 +6881,8 @@ def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
 def enqueue(home: Home, candidate: dict[str, Any]) -> bool:
     """Put a candidate into the outbox, durably; False where it waits there already, or was refused and put aside."""
     spool = Spool(home.path("outbox"))
-    if any(item.stem.endswith("-" + candidate["id"]) for state in ("new", "claimed", "dead") for item in spool.items(state)):
+    items = spool.items("new") + spool.items("claimed") + spool.items("dead")
+    if any(item.stem.endswith("-" + candidate["id"]) for item in items):
         return False
     spool.put("%013d-%s" % (now() * 1000, candidate["id"]), json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace"))
     return True
@@ -6858,7 +6903,7 @@ class Sent:
 
 
 def parse_candidate(data: bytes) -> dict[str, Any]:
-    """An outbox item taken apart. Raises Poison for what is no candidate."""
+    """Take an outbox item apart. Raises Poison for what is no candidate."""
     try:
         candidate = json.loads(data.decode("utf-8"))
         if not all(isinstance(candidate[name], str) for name in ("id", "title", "content")):
@@ -6872,14 +6917,19 @@ def put_aside(home: Home, spool: Spool, item: Item, reason: str) -> str:
     """Move a claimed candidate to dead/, its reason with it; only `team outbox --retry` brings it back."""
     path = os.path.join(spool.root, "claimed", item.name)
     stored = read_json(path)
-    write_json(path, {**(stored if isinstance(stored, dict) else {}), "reason": reason})
+    if not isinstance(stored, dict):
+        stored = {}
+    write_json(path, {**stored, "reason": reason})
     spool.bury(item)
     log(home, "candidate-refused", item=item.stem, status=reason[:3])
     return reason
 
 
 def send_item(home: Home, link: HubLink, item: Item, state: dict[str, Any]) -> tuple[str, str]:
-    """Send one claimed candidate; -> (its id, what became of it). Raises Halt where nothing more can be sent; the item is back in new/ then."""
+    """Send one claimed candidate; -> (its id, what became of it).
+
+    Raises Halt where nothing more can be sent; the item is back in new/ then, and `state` has what keeps the next sending back.
+    """
     spool = Spool(home.path("outbox"))
     try:
         candidate = parse_candidate(spool.read(item))
@@ -6893,10 +6943,10 @@ def send_item(home: Home, link: HubLink, item: Item, state: dict[str, Any]) -> t
     if answer.status in (200, 201) and "status" in answer.value:
         spool.ack(item)
         return candidate["id"], "duplicate" if answer.value.get("duplicate") else "proposed"
-    if 400 <= answer.status < 500 and answer.status not in KEPT_STATUSES + (401, 403):
+    if 400 <= answer.status < 500 and answer.status not in KEPT_STATUSES + TOKEN_STATUSES:
         return candidate["id"], put_aside(home, spool, item, answer.reason)
     spool.release(item, counts=False)
-    if answer.status in (401, 403):
+    if answer.status in TOKEN_STATUSES:
         state["paused"] = answer.reason
         raise Halt("the hub refuses the token (%s); the outbox is paused" % answer.reason)
     state["wait_until"] = now() + answer.wait_seconds
@@ -6904,30 +6954,39 @@ def send_item(home: Home, link: HubLink, item: Item, state: dict[str, Any]) -> t
 
 
 def not_now(state: dict[str, Any]) -> str:
-    """Why nothing may be sent at all; "" where it may."""
+    """Tell why nothing may be sent at all; "" where it may."""
     if state["paused"]:
         return "the outbox is paused: the hub refused the token (%s)" % state["paused"]
-    return "the hub asked to wait until %s" % iso(state["wait_until"]) if state["wait_until"] > now() else ""
+    if state["wait_until"] > now():
+        return "the hub asked to wait until %s" % iso(state["wait_until"])
+    return ""
+
+
+def send_claimed(home: Home, team: Team, state: dict[str, Any], sent: Sent) -> None:
+    """Claim and send one candidate after the other, and note in `sent` what became of each. Raises Halt."""
+    link = HubLink(team.url, team.token)
+    try:
+        for item in Spool(home.path("outbox")).claim_all():
+            candidate, outcome = send_item(home, link, item, state)
+            sent.outcomes[candidate] = outcome
+    finally:
+        link.close()
 
 
 def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
     """Send what waits, oldest first, until it is all gone or the hub cannot take more. Raises BusyError after `seconds` in vain."""
     sent = Sent()
     spool = Spool(home.path("outbox"))
-    link = HubLink(team.url, team.token)
     with team_lock(home, seconds):
         state = read_team_state(home)
         before = dict(state)
         spool.recover()
         sent.why = not_now(state)
-        try:
-            for item in spool.claim_all() if not sent.why else ():
-                candidate, outcome = send_item(home, link, item, state)
-                sent.outcomes[candidate] = outcome
-        except Halt as halt:
-            sent.why = str(halt)
-        finally:
-            link.close()
+        if not sent.why:
+            try:
+                send_claimed(home, team, state, sent)
+            except Halt as halt:
+                sent.why = str(halt)
         state["trouble"] = sent.why
         if state != before:
             write_team_state(home, state)
@@ -6951,7 +7010,7 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
 
 
 def retry_outbox(home: Home) -> Sent:
-    """Bring back what was put aside, lift the pause, and send."""
+    """Bring back what was put aside, lift the pause, and send. Raises StateError, BusyError."""
     team = need_team(home)
     with team_lock(home, 30.0):
         state = read_team_state(home)
@@ -6965,7 +7024,7 @@ def retry_outbox(home: Home) -> Sent:
 
 
 def read_stored(home: Home, start: int) -> tuple[list[str], int]:
-    """Ids of the memories that receipts from byte `start` on tell of, and where the receipts end."""
+    """Read the ids of the memories that receipts from byte `start` on tell of; -> (ids, the byte after the last whole line)."""
     found = []
     end = start
     with open(home.path("receipts.jsonl"), "rb") as stream:
@@ -6983,21 +7042,34 @@ def read_stored(home: Home, start: int) -> tuple[list[str], int]:
     return found, end
 
 
+def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
+    """Queue memories by their ids; what is not to be shared is passed over, and logged."""
+    places = {path[-len("01234567.md"):-len(".md")]: path for path in memory_files(home)}
+    for id in ids:
+        path = places.get(id[:8])
+        if path is None:
+            continue
+        try:
+            enqueue(home, make_candidate(team, parse_memory(read_file(path) or b""), path))
+        except StateError as error:
+            log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
+
+
 def propose_new(home: Home, team: Team) -> None:
-    """Queue the memories that came since the last look, where team_propose is auto. The look is noted last: at-least-once, and ids collapse."""
+    """Queue the memories that came since the last look, where team_propose is auto. Raises BusyError.
+
+    The look is noted last: a memory may be queued twice, under one id.
+    """
     size = receipts_bytes(home)
     with team_lock(home, 0.0):
         state = read_team_state(home)
         if state["receipts"] == size:
             return
-        automatic = home.setting("team_propose") == "auto" and state["receipts"] < size
-        ids, end = read_stored(home, state["receipts"]) if automatic else ([], size)
-        places = {path[-len("01234567.md"):-len(".md")]: path for path in memory_files(home)} if ids else {}
-        for path in [places[id[:8]] for id in ids if id[:8] in places]:
-            try:
-                enqueue(home, make_candidate(team, parse_memory(read_file(path) or b""), path))
-            except StateError as error:
-                log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
+        end = size
+        if home.setting("team_propose") == "auto" and state["receipts"] < size:
+            ids, end = read_stored(home, state["receipts"])
+            if ids:
+                enqueue_memories(home, team, ids)
         state["receipts"] = end
         write_team_state(home, state)
 
@@ -7022,12 +7094,12 @@ def team_after_drain(home: Home, consent: Optional[Consent]) -> None:
 
 
 def forgotten_ids(home: Home) -> set[str]:
-    """Ids of memories that were forgotten here or retracted by a team: they never come back."""
+    """Read the ids of memories that were forgotten here or retracted by a team: they never come back."""
     return {str(stored["memory"]) for stored in read_json_lines(home.path("tombstones.jsonl")) if stored.get("memory")}
 
 
 def team_files(home: Home) -> dict[str, str]:
-    """Id -> path of the memories that came from a team."""
+    """Find the memories that came from a team: {id: path}."""
     found = {}
     root = home.path("memories", TEAM_PROJECT)
     for path, _ in walk_memories(root):
@@ -7037,22 +7109,24 @@ def team_files(home: Home) -> dict[str, str]:
 
 
 def render_team_memory(team: Team, memory: dict[str, Any]) -> tuple[str, bytes]:
-    """(path below the team's folder, bytes) of a memory as a hub gives it; whatever it holds, it stays one file with no transcript."""
+    """Render a memory as a hub gives it: (path below the team's folder, bytes). Whatever it holds, it is one file with no transcript."""
     title = one_line(clean(str(memory.get("title") or "")), TITLE_CHARS) or "Untitled"
-    by, promoted_by = (harmless(clean(str(memory.get(name) or "unknown")))[:80] for name in ("by", "promoted_by"))
+    by = harmless(clean(str(memory.get("by") or "unknown")))[:80]
+    promoted_by = harmless(clean(str(memory.get("promoted_by") or "unknown")))[:80]
     at = iso(parse_time(memory.get("promoted_at")) or now())
-    front = {"id": memory["id"], "project": TEAM_PROJECT, "kind": "team", "by": by, "promoted_by": promoted_by, "hub": team.url, "tenant": team.tenant,
-             "from": at, "at": at}
-    lines = ["\\" + line if line.startswith(("## Transcript", "<!-- turn ")) else line for line in clean(str(memory.get("content") or "")).split("\n")]
-    content = "\n".join(lines).strip()
+    front = {"id": memory["id"], "project": TEAM_PROJECT, "kind": "team", "by": by, "promoted_by": promoted_by,
+             "hub": team.url, "tenant": team.tenant, "from": at, "at": at}
+    content = re.sub(r"(?m)^(?=## Transcript|<!-- turn )", r"\\", clean(str(memory.get("content") or ""))).strip()
     origin = "From the team %s: by %s, promoted by %s." % (harmless(team.tenant), by, promoted_by)
     text = "%s# %s\n\n%s\n\n%s\n" % (render_front(front), title, origin, content)
     return "%s/%s-%s-%s.md" % (at[:7], at[:10], slug(title), memory["id"][:8]), text.encode("utf-8", "replace")
 
 
 def pulled_id(team: Team, id: str) -> str:
-    """A hub's id as a store has ids: a UUID stays; any other text, which could not be typed to get or forget, stands for one."""
-    return id if re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", id) else content_id(team.tenant, "", id)
+    """Turn a hub's id into one of a store: a UUID stays; of any other text, which could not be typed to get or forget, one is made."""
+    if re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", id):
+        return id
+    return content_id(team.tenant, "", id)
 
 
 def _page_entries(team: Team, page: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -7136,24 +7210,34 @@ def pull(home: Home) -> dict[str, int]:
 
 
 def check_team(home: Home) -> dict[str, Any]:
-    """The facts of `team status --json`. Asks nobody."""
-    team, state = read_team(home), read_team_state(home)
-    facts = {name: getattr(team, name) if team else "" for name in ("url", "tenant", "name", "role")}
-    return {"joined": team is not None, **facts, "propose": home.setting("team_propose"), "outbox": Spool(home.path("outbox")).counts(),
-            "paused": state["paused"], "wait_until": iso(state["wait_until"]) if state["wait_until"] > now() else "", "trouble": state["trouble"],
-            "pulled": len(list(walk_memories(home.path("memories", TEAM_PROJECT))))}
+    """Gather the facts of `team status --json`. Asks nobody."""
+    team = read_team(home)
+    state = read_team_state(home)
+    facts = {
+        "joined": team is not None, "url": "", "tenant": "", "name": "", "role": "",
+        "propose": home.setting("team_propose"), "outbox": Spool(home.path("outbox")).counts(),
+        "paused": state["paused"], "wait_until": "", "trouble": state["trouble"],
+        "pulled": len(list(walk_memories(home.path("memories", TEAM_PROJECT)))),
+    }
+    if team:
+        facts.update(url=team.url, tenant=team.tenant, name=team.name, role=team.role)
+    if state["wait_until"] > now():
+        facts["wait_until"] = iso(state["wait_until"])
+    return facts
 
 
 def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What of check_team() a person should do something about: (what is wrong, why it matters, what mends it)."""
+    """Tell what of check_team() a person should do something about: (what is wrong, why it matters, what mends it)."""
     found = []
+    refused, waiting = facts["outbox"]["dead"], facts["outbox"]["new"]
     if facts["joined"] and facts["paused"]:
         found.append(("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
                       "memhook team join URL --token-file FILE with a new token, or memhook team outbox --retry"))
-    if facts["outbox"]["dead"]:
-        found.append(("%d candidates were refused for good" % facts["outbox"]["dead"], "the team will not see them", "memhook team outbox shows why"))
-    if not facts["joined"] and facts["outbox"]["new"]:
-        found.append(("%d candidates wait for a team that was left" % facts["outbox"]["new"], "they go when it is joined again, and to no other", "memhook team leave --purge"))
+    if refused:
+        found.append(("%d candidates were refused for good" % refused, "the team will not see them", "memhook team outbox shows why"))
+    if waiting and not facts["joined"]:
+        found.append(("%d candidates wait for a team that was left" % waiting, "they go when it is joined again, and to no other",
+                      "memhook team leave --purge"))
     return found
 
 
