@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-be249b459af1d4fd049e0b8ad11cc454061c0f3e0a29251c053d44fbc752fc82}
+SHA256=${MEMHOOK_SHA256-766fcf598a9e47b9a0612e717de0285973f569065de9e373c1a07b7d978736dd}
 
 tell() { printf '%s\n' "$*" >&2; }
 
