@@ -2876,59 +2876,149 @@ def read_graves(home: Home) -> Graves:
 
 _ITEMS = 8  # of a list: what a person reads at a glance
 _ITEM_CHARS = 280
-# What a sentence of each kind contains, in lower case (a pattern that ignores case is half as fast); in order: en, de, fr, es/pt, it, ru, zh, ja, ko.
+# What a sentence of each kind contains, in lower case (a pattern that ignores case is half as fast): whole words of the languages in
+# Latin script (en, de, fr, es/pt, it; each begins a line), then parts of words of the others (ru, zh, ja, ko).
 _CUES = {
-    "decision": r"\b(?:decided?|decision|(?:go|going|went) with|let'?s (?:use|go|keep|stick|leave|make|do)|instead of|rather than|chose|opted?|settled on|agreed|i'?ll use|we'?ll (?:use|keep|go)|will use|sticking|stick with|trade-?off|reject(?:ed)?|prefer(?:red)?"
-    r"|recommend\w*|mandatory|correct (?:way|design)|discard\w*|won'?t do)\b"
-    r"|\b(?:entschieden|entscheid\w+|stattdessen|statt|wir (?:nehmen|bleiben|verwenden)|lieber|empfehl\w*|abgelehnt|verw(?:orfen|erf\w+))\b|\b(?:décid\w+|choisi\w*|plutôt que|au lieu de|on (?:garde|prend|utilise)|recommand\w*|abandonn\w*)\b"
-    r"|\b(?:decid\w+|elegi\w+|escolh\w+|en (?:vez|lugar) de|em vez de|usaremos|vamos (?:a usar|usar)|recom(?:i?end)\w*|descart\w*)\b|\b(?:deciso|scelto|invece di|useremo|consigli\w*)\b|(?:решил|решено|выбра|вместо|будем использовать|рекоменд)"
-    r"|(?:决定|決定|选择|選擇|采用|採用|改用|而不是|就用|建议|建議|放弃|放棄)|(?:採用し|にしました|にします|に決め|の代わりに|することにし|推奨)|(?:결정|선택|대신|하기로|사용하겠|추천)",
-    "fix": r"\b(?:fix(?:ed|es)?|(?:cause|problem|issue|bug|culprit|reason|error) (?:was|is|were)|root cause|caused by|due to|turn(?:s|ed) out|resolved|solved|now (?:pass\w*|works?|green)|works now|corrected|mended|the (?:fix|remedy|solution|culprit)|there it is|that'?s (?:the cause|why)|needs?(?:ed)? to)\b"
-    r"|\b(?:behoben|ursache|lag daran|liegt daran|gelöst|korrigiert|repariert|wegen|lösung|abhilfe)\b|\b(?:corrigé\w*|résolu\w*|la (?:vraie )?cause|venait de|à cause|il faut)\b|\b(?:corregid\w+|corrigid\w+|solucion\w+|resolvid\w+|resuelt\w+|la causa|a causa|se debía|debido)\b"
-    r"|\b(?:risolto|corretto|la causa|dovuto)\b|(?:исправ|причин|решен[оа]|из-за)|(?:修复|修復|原因|解决|解決|修正|由于|改好|改成)|(?:直し|直り|修正し|原因|解決)|(?:수정|원인|해결|고쳤)",
-    "open": r"\b(?:to-?do|next steps?|follow-?ups?|still (?:need\w*|open|missing|to do|fail\w*|unclear|left)|not (?:yet|done|pushed|deployed|run)|yet to|remain(?:s|ing)|left (?:to do|open|for)|haven'?t|hasn'?t|unresolved|open question|blocked|pending(?![-`])|for later|out of scope|deferred|tomorrow|want me to|should i|shall i|would you like)\b"
-    r"|\b(?:noch (?:nicht|offen|zu)|offen|nächste[rsn]? schritt\w*|fehlt noch|später|soll ich)\b|\b(?:reste (?:à|encore)|il reste|pas encore|prochaine étape|à faire|plus tard)\b|\b(?:pendiente\w*|falta\w*|todavía no|aún no|ainda (?:não|falta)|próximo paso|próximos? passos?|más tarde)\b"
-    r"|\b(?:da fare|manca ancora|non ancora|prossimo passo)\b|(?:осталось|ещё не|еще не|следующий шаг|потом|не сделано)|(?:还没|還沒|尚未|待办|待辦|下一步|剩下|未完成|之后再|以后再|後で)|(?:まだ|残って|次は|次の|未対応|あとで|今後)|(?:아직|남은|다음|나중에|미완)",
-    "pattern": r"\b(?:from now on|going forward|in (?:the )?future|conventions?|rule of thumb|(?:the|new|our|a|your) rule|as a rule|remember (?:to|that)|in this (?:repo\w*|project|codebase)|(?:don'?t|do not) ever|claude\.md)\b"
-    r"|\b(?:künftig|ab jetzt|ab sofort|in zukunft|konvention|(?:die|neue|als) regel)\b|\b(?:désormais|à partir de maintenant|à l'avenir|règle)\b|\b(?:a partir de ahora|en adelante|a partir de agora|daqui em diante|convención|regla|regra)\b|\b(?:d'ora in poi|regola)\b"
-    r"|(?:правило|отныне|впредь)|(?:以后|以後|今后|今後|一律|约定|約定|规则|規則)|(?:今後は|これからは|ルール|規約)|(?:앞으로|규칙)",
-    "order": r"\b(?:always|never(?! \w+ed\b)|every time|make sure|must(?: not|n'?t)?|only ever|no \w+ in this)\b|\b(?:immer|niemals|nie|nur noch)\b|\b(?:toujours|jamais)\b|\b(?:siempre|nunca|sempre)\b|(?:всегда|никогда)|(?:总是|總是|永远|必须|必須|千万|绝不|別|别再)|(?:必ず|常に|決して|絶対)|(?:항상|절대|반드시)",
-    "problem": r"\b(?:error|exception(?! for)|fail(?:s|ed|ing|ure|ures)?|crash\w*|broken|breaks?|bug|traceback|panic\w*|time(?:s|d)? ?out|wrong|doesn'?t work|not work\w*|leak\w*|deadlock\w*|race condition|flaky|regression|hangs?|segfault|refused|denied|missing|corrupt\w*|why)\b"
-    r"|\b(?:fehler|schlägt fehl|kaputt|abgestürzt|funktioniert nicht|falsch|warum|wieso)\b|\b(?:erreur|échou\w+|plante|faux|fausses?|cassé\w*|ne (?:marche|fonctionne) pas|pourquoi)\b|\b(?:fall[aoó]\w*|erro|rot[oa]|no funciona|não funciona|falha\w*|por qu[eéê])\b|\b(?:errore|fallit\w+|non funziona|rotto|perché)\b"
-    r"|(?:ошибк|падает|сломал|не работает|упал|почему)|(?:报错|報錯|错误|錯誤|失败|失敗|崩溃|崩潰|异常|超时|不工作|坏了|为什么|為什麼|为何)|(?:エラー|失敗|壊れ|動かない|落ち|例外|なぜ)|(?:오류|에러|실패|깨|안 ?되|예외|왜)",
-    "dropped": r"\b(?:(?:my|working|first) (?:guess|hypothes[ie]s|suspicion|assumption|mistake)|hypothesis|i (?:was|am) wrong|(?:was|were|is|that'?s) wrong|correct something|i shouldn'?t have|rule[sd]? out|g[ai]ves? up|dead end|wrong (?:reflex|tool|track))\b"
-    r"|\b(?:vermutung|zu schnell|geirrt|verw(?:orfen|erf\w+)|sackgasse)\b|\b(?:hypothèse|fausse piste|(?:suis|étais) trompée?|écartée?)\b|\b(?:hipótesis|hipótese|me equivoqué|me enganei|descartad[oa])\b|\b(?:ipotesi|mi sbagliavo|scartat[oa])\b"
-    r"|(?:ошиб(?:ся|лась|алась)|предполож|гипотез)|(?:我错了|没考虑到|我猜|猜测|假设|放弃)|(?:推測|間違って|仮説|勘違い)|(?:추측|틀렸|가설)",
-    "reason": r"\b(?:because|since|so that|otherwise|weil|denn|damit|sonst|parce que|car|sinon|porque|perché|потому)\b|(?:因为|因此|所以|否则|ため|ので|때문)",
-    "announced": r"(?:let me|(?:now )?i'?(?:ll|d)(?: (?:first|now|also))? (?:look|check|see|watch|measure|start|read|go|verify|run)|i'm going to|shall i|should i|ich (?:sehe|schaue|prüfe)|soll ich|je (?:regarde|vérifie)|voy a|miro|guardo|сейчас|我先|我来|让我|まず|먼저)\b",
-    "yes": r"\W*(?:(?:haha|hm+|uff|oh|ah|nice|ok|okay|great|top|good|perfect|cool|super)\W+)*(?:yes|yep|yeah|yup|ok|okay|sure|go|do (?:it|that)|agreed?|sounds|good|great|perfect|fine|please do|ja|jo|jep|genau|mach|passt|einverstanden|oui|d'accord|parfait|vas-y"
-    r"|s[ií]|vale|dale|claro|sim|pode|va bene|certo|да|давай|хорошо|согласен)\b|\W*(?:好|行|可以|对|嗯|同意|没问题|はい|うん|それで|お願い|了解|네|응|좋)",
-    "no": r"\W*(?:(?:no|nope|nah|not|don'?t|nein|nee|nicht|non|pas|não|нет|не|how|what|why|which|where|who|when|wie|was|wer|wo|welche\w*|comment|quel\w*|qué|cómo|как|почему)\b|不|别|いいえ|いや|아니)",
-    "closed": r"^(?!.*(?:\b(?:not|still|yet|nicht|noch|pas|encore|aún|ainda|ancora|ещё|не)\b|n't)).*\b(?:fixed|resolved|solved|gelöst|behoben|corrigé|résolu|resuelto|resolvido|risolto|исправлено)\b|已(?:修复|解决)|解決済み|해결됨",
-    "offered": r"\?\s*$|\?\s*\n|？|\b(?:i(?:'d| would)|we could|recommend\w*|suggest\w*|propos\w+|remedy|options?|alternative\w*|empfehl\w*|(?:vor)?schlag\w*|würde|abhilfe|recommand\w*|recomend\w*|sugiero|consiglio|предлагаю|советую)\b|(?:建议|提案|おすすめ|제안|추천)",
+    "decision": (
+        r"decided?|decision|(?:go|going|went) with|let'?s (?:use|go|keep|stick|leave|make|do)|instead of|rather than|chose|opted?"
+        r"|settled on|agreed|i'?ll use|we'?ll (?:use|keep|go)|will use|sticking|stick with|trade-?off|reject(?:ed)?|prefer(?:red)?"
+        r"|recommend\w*|mandatory|correct (?:way|design)|discard\w*|won'?t do"
+        r"|entschieden|entscheid\w+|stattdessen|statt|wir (?:nehmen|bleiben|verwenden)|lieber|empfehl\w*|abgelehnt|verw(?:orfen|erf\w+)"
+        r"|décid\w+|choisi\w*|plutôt que|au lieu de|on (?:garde|prend|utilise)|recommand\w*|abandonn\w*"
+        r"|decid\w+|elegi\w+|escolh\w+|en (?:vez|lugar) de|em vez de|usaremos|vamos (?:a usar|usar)|recom(?:i?end)\w*|descart\w*"
+        r"|deciso|scelto|invece di|useremo|consigli\w*",
+        r"решил|решено|выбра|вместо|будем использовать|рекоменд|决定|決定|选择|選擇|采用|採用|改用|而不是|就用|建议|建議"
+        r"|放弃|放棄|採用し|にしました|にします|に決め|の代わりに|することにし|推奨|결정|선택|대신|하기로|사용하겠|추천",
+    ),
+    "fix": (
+        r"fix(?:ed|es)?|(?:cause|problem|issue|bug|culprit|reason|error) (?:was|is|were)|root cause|caused by|due to|turn(?:s|ed) out"
+        r"|resolved|solved|now (?:pass\w*|works?|green)|works now|corrected|mended|the (?:fix|remedy|solution|culprit)|there it is"
+        r"|that'?s (?:the cause|why)|needs?(?:ed)? to"
+        r"|behoben|ursache|lag daran|liegt daran|gelöst|korrigiert|repariert|wegen|lösung|abhilfe"
+        r"|corrigé\w*|résolu\w*|la (?:vraie )?cause|venait de|à cause|il faut"
+        r"|corregid\w+|corrigid\w+|solucion\w+|resolvid\w+|resuelt\w+|la causa|a causa|se debía|debido"
+        r"|risolto|corretto|la causa|dovuto",
+        r"исправ|причин|решен[оа]|из-за|修复|修復|原因|解决|解決|修正|由于|改好|改成|直し|直り|修正し|수정|원인|해결|고쳤",
+    ),
+    "open": (
+        r"to-?do|next steps?|follow-?ups?|still (?:need\w*|open|missing|to do|fail\w*|unclear|left)|not (?:yet|done|pushed|deployed|run)"
+        r"|yet to|remain(?:s|ing)|left (?:to do|open|for)|haven'?t|hasn'?t|unresolved|open question|blocked|pending(?![-`])|for later"
+        r"|out of scope|deferred|tomorrow|want me to|should i|shall i|would you like"
+        r"|noch (?:nicht|offen|zu)|offen|nächste[rsn]? schritt\w*|fehlt noch|später|soll ich"
+        r"|reste (?:à|encore)|il reste|pas encore|prochaine étape|à faire|plus tard"
+        r"|pendiente\w*|falta\w*|todavía no|aún no|ainda (?:não|falta)|próximo paso|próximos? passos?|más tarde"
+        r"|da fare|manca ancora|non ancora|prossimo passo",
+        r"осталось|ещё не|еще не|следующий шаг|потом|не сделано|还没|還沒|尚未|待办|待辦|下一步|剩下|未完成|之后再|以后再"
+        r"|後で|まだ|残って|次は|次の|未対応|あとで|今後|아직|남은|다음|나중에|미완",
+    ),
+    "pattern": (
+        r"from now on|going forward|in (?:the )?future|conventions?|rule of thumb|(?:the|new|our|a|your) rule|as a rule"
+        r"|remember (?:to|that)|in this (?:repo\w*|project|codebase)|(?:don'?t|do not) ever|claude\.md"
+        r"|künftig|ab jetzt|ab sofort|in zukunft|konvention|(?:die|neue|als) regel"
+        r"|désormais|à partir de maintenant|à l'avenir|règle"
+        r"|a partir de ahora|en adelante|a partir de agora|daqui em diante|convención|regla|regra"
+        r"|d'ora in poi|regola",
+        r"правило|отныне|впредь|以后|以後|今后|今後|一律|约定|約定|规则|規則|今後は|これからは|ルール|規約|앞으로|규칙",
+    ),
+    "order": (
+        r"always|never(?! \w+ed\b)|every time|make sure|must(?: not|n'?t)?|only ever|no \w+ in this"
+        r"|immer|niemals|nie|nur noch"
+        r"|toujours|jamais"
+        r"|siempre|nunca|sempre",
+        r"всегда|никогда|总是|總是|永远|必须|必須|千万|绝不|別|别再|必ず|常に|決して|絶対|항상|절대|반드시",
+    ),
+    "problem": (
+        r"error|exception(?! for)|fail(?:s|ed|ing|ure|ures)?|crash\w*|broken|breaks?|bug|traceback|panic\w*|time(?:s|d)? ?out|wrong"
+        r"|doesn'?t work|not work\w*|leak\w*|deadlock\w*|race condition|flaky|regression|hangs?|segfault|refused|denied|missing"
+        r"|corrupt\w*|why"
+        r"|fehler|schlägt fehl|kaputt|abgestürzt|funktioniert nicht|falsch|warum|wieso"
+        r"|erreur|échou\w+|plante|faux|fausses?|cassé\w*|ne (?:marche|fonctionne) pas|pourquoi"
+        r"|fall[aoó]\w*|erro|rot[oa]|no funciona|não funciona|falha\w*|por qu[eéê]"
+        r"|errore|fallit\w+|non funziona|rotto|perché",
+        r"ошибк|падает|сломал|не работает|упал|почему|报错|報錯|错误|錯誤|失败|失敗|崩溃|崩潰|异常|超时|不工作|坏了|为什么|為什麼"
+        r"|为何|エラー|壊れ|動かない|落ち|例外|なぜ|오류|에러|실패|깨|안 ?되|예외|왜",
+    ),
+    "dropped": (
+        r"(?:my|working|first) (?:guess|hypothes[ie]s|suspicion|assumption|mistake)|hypothesis|i (?:was|am) wrong"
+        r"|(?:was|were|is|that'?s) wrong|correct something|i shouldn'?t have|rule[sd]? out|g[ai]ves? up|dead end"
+        r"|wrong (?:reflex|tool|track)"
+        r"|vermutung|zu schnell|geirrt|verw(?:orfen|erf\w+)|sackgasse"
+        r"|hypothèse|fausse piste|(?:suis|étais) trompée?|écartée?"
+        r"|hipótesis|hipótese|me equivoqué|me enganei|descartad[oa]"
+        r"|ipotesi|mi sbagliavo|scartat[oa]",
+        r"ошиб(?:ся|лась|алась)|предполож|гипотез|我错了|没考虑到|我猜|猜测|假设|放弃|推測|間違って|仮説|勘違い|추측|틀렸|가설",
+    ),
+    "reason": (
+        r"because|since|so that|otherwise|weil|denn|damit|sonst|parce que|car|sinon|porque|perché|потому",
+        r"因为|因此|所以|否则|ため|ので|때문",
+    ),
 }
+_OPENINGS = {  # how a sentence or a prompt of each kind begins, in lower case
+    "announced": (
+        r"(?:let me|(?:now )?i'?(?:ll|d)(?: (?:first|now|also))? (?:look|check|see|watch|measure|start|read|go|verify|run)|i'm going to"
+        r"|shall i|should i|ich (?:sehe|schaue|prüfe)|soll ich|je (?:regarde|vérifie)|voy a|miro|guardo|сейчас|我先|我来|让我|まず|먼저)\b"
+    ),
+    "yes": (
+        r"\W*(?:(?:haha|hm+|uff|oh|ah|nice|ok|okay|great|top|good|perfect|cool|super)\W+)*"
+        r"(?:yes|yep|yeah|yup|ok|okay|sure|go|do (?:it|that)|agreed?|sounds|good|great|perfect|fine|please do"
+        r"|ja|jo|jep|genau|mach|passt|einverstanden|oui|d'accord|parfait|vas-y|s[ií]|vale|dale|claro|sim|pode|va bene|certo"
+        r"|да|давай|хорошо|согласен)\b"
+        r"|\W*(?:好|行|可以|对|嗯|同意|没问题|はい|うん|それで|お願い|了解|네|응|좋)"
+    ),
+    "no": (
+        r"\W*(?:(?:no|nope|nah|not|don'?t|nein|nee|nicht|non|pas|não|нет|не|how|what|why|which|where|who|when|wie|was|wer|wo|welche\w*"
+        r"|comment|quel\w*|qué|cómo|как|почему)\b|不|别|いいえ|いや|아니)"
+    ),
+}
+_SETTLED = (  # what was open and is no more
+    r"^(?!.*(?:\b(?:not|still|yet|nicht|noch|pas|encore|aún|ainda|ancora|ещё|не)\b|n't))"
+    r".*\b(?:fixed|resolved|solved|gelöst|behoben|corrigé|résolu|resuelto|resolvido|risolto|исправлено)\b|已(?:修复|解决)|解決済み|해결됨"
+)
+_OFFERED = (  # an answer that leaves a choice
+    r"\?\s*(?:$|\n)|？|\b(?:i(?:'d| would)|we could|recommend\w*|suggest\w*|propos\w+|remedy|options?|alternative\w*"
+    r"|empfehl\w*|(?:vor)?schlag\w*|würde|abhilfe|recommand\w*|recomend\w*|sugiero|consiglio|предлагаю|советую)\b|建议|提案|おすすめ|제안|추천"
+)
 _HEADINGS = {  # what a heading or a line before a list contains for what stands below it to be of a kind
     "decision": r"decision|decided|chosen|entscheid|décision|decisi[oó]n|решени|决定|決定|결정",
-    "open": r"next step|remain|to-?do|\bopen\b|follow-?up|\bleft\b|not done|later|offen|reste|pendiente|pendente|falta|да(?:льше|лее)|осталось|下一步|待办|未完成|残り|次|남은|다음",
+    "open": (
+        r"next step|remain|to-?do|\bopen\b|follow-?up|\bleft\b|not done|later|offen|reste|pendiente|pendente|falta"
+        r"|да(?:льше|лее)|осталось|下一步|待办|未完成|残り|次|남은|다음"
+    ),
     "fix": r"\bfix|solution|resolution|root cause|cause|lösung|ursache|solución|causa|причин|原因|解决|修复|해결|원인",
     "pattern": r"convention|rule|pattern|guideline|konvention|regel|règle|regla|правил|规则|约定|規約|규칙",
 }
-_UNSURE = r"\b(?:possible|potential|likely|usual|common|mögliche\w*|übliche\w*|häufige\w*|posibles?|possibles?|possibili)\b|возможн|可能|あり得る|가능"  # causes yet to be told apart
-_ERROR_LINE = (
-    r"(?i)(?:\b\w*(?:error|exception)\b ?[:(\[](?!:)|\bpanicked at\b|\bfatal:|(?<!\d )\bFAILED\b|\btraceback\b|\berrno\b|\berror[ \[]{1,2}[A-Z]{1,4}\d{2,5}\b|\bERR[_!]\w*|\bsegmentation fault\b|\bcannot find\b|\bnot found\b|\bexit (?:code|status) [1-9]"
-    r"|\bno such file|\bpermission denied|\bconnection refused|\bauthentication failed|\balready in use\b|\btimed out\b|\bcannot connect\b|^(?:E +)?[a-z_]\w*(?:\.\w+)+: )"
+_UNSURE = (  # a heading over causes yet to be told apart
+    r"\b(?:possible|potential|likely|usual|common|mögliche\w*|übliche\w*|häufige\w*|posibles?|possibles?|possibili)\b"
+    r"|возможн|可能|あり得る|가능"
 )
-_NO_MESSAGE = r"(?i)(?:ls|cat|grep|rg|find|head|tail|stat): |exit code|=+ |_+ |.{0,30}\b\d+ (?:failed|passed)\b|\d+[→:|]|\[… \d+ char|(?:raise|throw|except|catch)\b|\W*$"  # what only looked, status, source, what is left of a cut
-_LOOKS_AROUND = r"(?:ls|cat|head|tail|pwd|echo|which|find|grep|rg|wc|tree|stat|file|sed -n|cd\b[^&;|]*$|git (?:status|log|diff|show|branch))\b"
-_CHANGES = r"\bgit (?:commit|push|tag|merge|rebase|revert)\b|(?:^|[\s/:])(?:deploy|apply|upgrade|rollback|migrate|install|publish|release|restart)(?:\.\w+)?(?=\s|$)"
+_ERROR_LINE = (
+    r"(?i)(?:\b\w*(?:error|exception)\b ?[:(\[](?!:)|\bpanicked at\b|\bfatal:|(?<!\d )\bFAILED\b|\btraceback\b|\berrno\b"
+    r"|\berror[ \[]{1,2}[A-Z]{1,4}\d{2,5}\b|\bERR[_!]\w*|\bsegmentation fault\b|\bcannot find\b|\bnot found\b|\bexit (?:code|status) [1-9]"
+    r"|\bno such file|\bpermission denied|\bconnection refused|\bauthentication failed|\balready in use\b|\btimed out\b|\bcannot connect\b"
+    r"|^(?:E +)?[a-z_]\w*(?:\.\w+)+: )"
+)
+_NO_MESSAGE = (  # what only looked, status, source, what is left of a cut
+    r"(?i)(?:ls|cat|grep|rg|find|head|tail|stat): |exit code|=+ |_+ |.{0,30}\b\d+ (?:failed|passed)\b|\d+[→:|]|\[… \d+ char"
+    r"|(?:raise|throw|except|catch)\b|\W*$"
+)
+_LOOKS_AROUND = (
+    r"(?:ls|cat|head|tail|pwd|echo|which|find|grep|rg|wc|tree|stat|file|sed -n|cd\b[^&;|]*$|git (?:status|log|diff|show|branch))\b"
+)
+_CHANGES = (
+    r"\bgit (?:commit|push|tag|merge|rebase|revert)\b"
+    r"|(?:^|[\s/:])(?:deploy|apply|upgrade|rollback|migrate|install|publish|release|restart)(?:\.\w+)?(?=\s|$)"
+)
 _LISTED = r"\s*(?:>\s*)?(?:[-*+•]|\d{1,2}[.)])\s+"
 _OPTION = (  # a line that offers something under a name; the name; what it offers
-    r"\s*(?:[-*+•]\s+|#{1,6}\s+)?\**(?:(?:option|variante?|approach|plan|way|opción|opção|opzione|вариант|方案|选项|案|옵션)\s*)?\(?(\d{1,2}|[a-z])\s?[.):：]\**\s+(\S.*)"
+    r"\s*(?:[-*+•]\s+|#{1,6}\s+)?\**(?:(?:option|variante?|approach|plan|way|opción|opção|opzione|вариант|方案|选项|案|옵션)\s*)?"
+    r"\(?(\d{1,2}|[a-z])\s?[.):：]\**\s+(\S.*)"
 )
 _ORDINALS = (  # as a choice, "first" alone is not: it begins plans too
     r"first (?:one|option|way)|^\W*first\W|\bthe first$|\berste[rns]?\b|\bpremi[eè]re?\b|\bprimer[oa]?\b|\bprim[oa]\b|\bперв|第一|一つ目|첫",
-    r"second (?:one|option|way)|^\W*second\W|\bthe second$|\bzweite[rns]?\b|\bdeuxième\b|\bsegund[oa]\b|\bsecond[oa]\b|\bвтор|第二|二つ目|두 ?번째",
-    r"third (?:one|option|way)|^\W*third\W|\bthe third$|\bdritte[rns]?\b|\btroisième\b|\btercer[oa]?\b|\bterceir[oa]\b|\bterz[oa]\b|\bтрет|第三|三つ目|세 ?번째",
+    r"second (?:one|option|way)|^\W*second\W|\bthe second$|\bzweite[rns]?\b|\bdeuxième\b|\bsegund[oa]\b|\bsecond[oa]\b|\bвтор"
+    r"|第二|二つ目|두 ?번째",
+    r"third (?:one|option|way)|^\W*third\W|\bthe third$|\bdritte[rns]?\b|\btroisième\b|\btercer[oa]?\b|\bterceir[oa]\b|\bterz[oa]\b"
+    r"|\bтрет|第三|三つ目|세 ?번째",
 )
 
 
@@ -2942,8 +3032,21 @@ def split_sentences(line: str) -> list[str]:
 
 def _plain(line: str, numbers: bool) -> str:
     """A line without the marks of a list, a heading, bold; what stands in a code span, and a name such as __init__, is left as it is."""
-    marks = r"\s*(?:(?:#{1,6}|>|[-*+•]|\[[ xX]\]%s)\s+)+" % ("" if numbers else r"|\d{1,2}[.)]")
-    return re.sub(r"(`[^`]*`)|\*\*", lambda match: match.group(1) or "", re.sub(marks, "", line, count=1) if re.match(marks, line) else line).strip()
+    number = "" if numbers else r"|\d{1,2}[.)]"
+    text = re.sub(r"\A\s*(?:(?:#{1,6}|>|[-*+•]|\[[ xX]\]%s)\s+)+" % number, "", line)
+    return re.sub(r"(`[^`]*`)|\*\*", r"\1", text).strip()
+
+
+def _row_sentence(row: str) -> str:
+    first, *others = [cell.strip() for cell in row.strip("|").split("|") if cell.strip()]
+    return "%s: %s" % (first, ", ".join(others)) if others else first
+
+
+def _kind_under(heading: str) -> str:
+    """The kind that a heading, in lower case, gives to what stands below it; "" for none."""
+    if re.search(_UNSURE, heading):
+        return ""
+    return next((kind for kind, pattern in _HEADINGS.items() if re.search(pattern, heading)), "")
 
 
 @lru_cache(64)  # each text is asked for several kinds of sentence
@@ -2954,38 +3057,38 @@ def statements(text: str) -> list[tuple[str, str]]:
     A line that ends in a colon is the heading of the list below it.
     """
     found: list[tuple[str, str]] = []
-    kind, under, fenced = "", False, False
+    kind, under_heading, fenced = "", False, False
     numbers = bool(re.match(r"\s*\d{1,2}[.)]\s", text))  # it answers by number
     lines = text.split("\n")
-    for number, line in enumerate(lines):
+    for line, below in zip(lines, lines[1:] + [""]):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
         plain = "" if fenced or not line.strip() else _plain(line, numbers)
         if not re.search(r"\w", plain):
             continue
         if plain.startswith("|"):
-            cells = [cell.strip() for cell in plain.strip("|").split("|") if cell.strip()]
-            if not re.match(r"\s*\|[\s:|-]+$", lines[number + 1] if number + 1 < len(lines) else ""):  # else the names of the columns
-                found.append((kind, ": ".join(cells[:1] + [", ".join(cells[1:])] if cells[1:] else cells)))
+            if not re.match(r"\s*\|[\s:|-]+$", below):  # else the names of the columns
+                found.append((kind, _row_sentence(plain)))
             continue
-        listed, heading = re.match(_LISTED, line), re.match(r"\s*#{1,6}\s|\s*\*\*[^*]+\*\*:?\s*$", line)
+        listed = re.match(_LISTED, line)
+        heading = re.match(r"\s*#{1,6}\s|\s*\*\*[^*]+\*\*:?\s*$", line)
         sentences = [plain] if listed and len(plain) <= _ITEM_CHARS else split_sentences(plain)
         if heading or (plain.endswith((":", "：")) and not listed):
             last = sentences[-1].lower()
-            kinds = [name for name, pattern in _HEADINGS.items() if re.search(pattern, last) and not re.search(_UNSURE, last)]
-            kind, under = (kinds or [""])[0], bool(heading)
+            kind, under_heading = _kind_under(last), bool(heading)
             found += [("", sentence) for sentence in (sentences[:-1] if len(last) < 60 else sentences)]
             continue
-        kind = kind if listed or under else ""
+        if not (listed or under_heading):
+            kind = ""
         found += [(kind, sentence) for sentence in sentences]
     return found
 
 
 @lru_cache(32)
 def _cue_pattern(kind: str, plain: bool) -> re.Pattern[str]:
-    """A pattern for the cues of a kind: one test for a word's begin for all words; where the text is `plain` ASCII, no other scripts."""
-    latin, _, others = _CUES[kind].replace(r")\b|\b(?:", "|").partition(r")\b|(?:")
-    return re.compile(latin + (r")\b" if others else "") + ("|(?:" + others if others and not plain else ""))
+    """A pattern for the cues of a kind; where the text is `plain` ASCII, without the other scripts."""
+    latin, others = _CUES[kind]
+    return re.compile(r"\b(?:%s)\b" % latin if plain else r"\b(?:%s)\b|%s" % (latin, others))
 
 
 def _has(kind: str, text: str) -> bool:
@@ -2993,7 +3096,7 @@ def _has(kind: str, text: str) -> bool:
 
 
 def _opens(kind: str, text: str) -> bool:
-    return bool(re.match(_CUES[kind], text.lower()))
+    return bool(re.match(_OPENINGS[kind], text.lower()))
 
 
 def _asks(sentence: str) -> bool:
@@ -3002,11 +3105,16 @@ def _asks(sentence: str) -> bool:
 
 @lru_cache(256)
 def cued(text: str, kind: str) -> list[tuple[str, str]]:
-    """Those of statements() that are of a kind: by the heading, or where there is none by a cue. The text is searched as a whole: most have none."""
+    """Those of statements() that are of a kind: by the heading, or where there is none by a cue.
+
+    The text is searched as a whole: most have none.
+    """
     said = statements(text)
     joined = "\n".join(sentence.lower() for _, sentence in said)
     pattern = _cue_pattern(kind, joined.isascii())
-    found, at, match = [], 0, pattern.search(joined)
+    match = pattern.search(joined)
+    found = []
+    at = 0  # where the sentence begins in `joined`
     for heading, sentence in said:
         end = at + len(sentence.lower())
         if match and match.start() < at:
@@ -3018,6 +3126,7 @@ def cued(text: str, kind: str) -> list[tuple[str, str]]:
 
 
 def one_line(text: str, limit: int = _ITEM_CHARS) -> str:
+    """A text on one line; what is longer than `limit` characters is cut between words, and ends in " …"."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " …"
 
@@ -3043,7 +3152,9 @@ def _unique(items: list[str], limit: int) -> list[str]:
 class Digest:
     """What a memory says above its transcript. Every list holds single lines."""
 
-    __slots__ = ("title", "summary", "exchanges", "decisions", "problems", "open_threads", "patterns", "files", "commands", "errors", "dropped")
+    __slots__ = (
+        "title", "summary", "exchanges", "decisions", "problems", "open_threads", "patterns", "files", "commands", "errors", "dropped",
+    )
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -3080,7 +3191,8 @@ class Exchange:
     @property
     def texts(self) -> list[tuple[bool, str]]:
         """(by the person, text) of the prompt, each reply, each answer and plan."""
-        return [(True, self.prompt)] + [(True, turn.text) for turn in self.turns if turn.kind == "reply"] + [(False, answer) for answer in self.answers]
+        replies = [turn.text for turn in self.turns if turn.kind == "reply"]
+        return [(True, text) for text in [self.prompt] + replies] + [(False, answer) for answer in self.answers]
 
 
 def _before_rewind(exchanges: list[Exchange], note: str) -> list[Exchange]:
@@ -3092,8 +3204,8 @@ def _before_rewind(exchanges: list[Exchange], note: str) -> list[Exchange]:
 
 def _failure(turn: Turn, called: dict[str, str]) -> Turn:
     """A failure as "tool line\\nmessage", the line being that of the call: as captured it is cut, and a heredoc breaks it."""
-    ends = [match.start() for match in re.finditer("\n", turn.text[:COMMAND_CHARS + 1])]
-    cut = next((end for end in reversed(ends) if turn.text[:end] in called), ends[0] if ends else len(turn.text))
+    ends = [match.start() for match in re.finditer("\n", turn.text[:COMMAND_CHARS + 1])] or [len(turn.text)]
+    cut = next((end for end in reversed(ends) if turn.text[:end] in called), ends[0])
     label = called.get(turn.text[:cut], turn.text[:cut])
     return Turn(turn.key, turn.kind, re.sub(r"\s*\n\s*", " ", label) + turn.text[cut:], turn.start, turn.end, turn.at)
 
@@ -3124,57 +3236,81 @@ def _outcome(answers: list[str], limit: int) -> str:
     """The gist of the last answer that says something: what a series of steps came to, not what the next step would be."""
     said = [gist(answer, limit) for answer in answers[-4:]]
     telling = [text for text in said if len(text) > 20]
-    return ([text for text in telling if not _opens("announced", text)] or telling or said or [""])[-1]
+    done = [text for text in telling if not _opens("announced", text)]
+    best = done or telling or said
+    return best[-1] if best else ""
 
 
 def _done(turns: list[Turn]) -> str:
     """What the last tools did, or that they were stopped: told where Claude said nothing."""
-    told = ["interrupted" if turn.kind == "interrupt" else turn.text.rpartition("  # ")[2] for turn in turns if turn.kind in ("tool", "interrupt")]
+    told = []
+    for turn in turns:
+        if turn.kind == "tool":
+            told.append(turn.text.rpartition("  # ")[2])
+        elif turn.kind == "interrupt":
+            told.append("interrupted")
     return "(%s)" % "; ".join(one_line(text, 70) for text in dict.fromkeys(told[-3:])) if told else ""
 
 
 def _outline(exchange: Exchange) -> str:
+    asked = "**%s**" % (gist(exchange.prompt, 160) or "(continued)")
     outcome = _outcome(exchange.answers, 220) or _done(exchange.turns)
-    return "**%s**%s" % (gist(exchange.prompt, 160) or "(continued)", " → " + outcome if outcome else "")
+    return "%s → %s" % (asked, outcome) if outcome else asked
 
 
 # ---- decisions
 
+def _list_items(lines: list[str]) -> list[str]:
+    return [_plain(line, False) for line in lines if re.match(_LISTED, line)]
+
+
 def _options(answer: str) -> dict[str, str]:
     """What an answer offers to choose from by the names it goes by: numbers, letters; without any, the places in a list."""
     lines = answer.split("\n")
-    named = {match.group(1).lower(): _plain(match.group(2), False) for match in (re.match(_OPTION, line, re.I) for line in lines) if match}
-    return named or {str(place): _plain(line, False) for place, line in enumerate((line for line in lines if re.match(_LISTED, line)), 1)}
+    options = [match for match in (re.match(_OPTION, line, re.I) for line in lines) if match]
+    if options:
+        return {option.group(1).lower(): _plain(option.group(2), False) for option in options}
+    return {str(place): item for place, item in enumerate(_list_items(lines), 1)}
 
 
 def _named(prompt: str) -> list[str]:
     """The numbers, letters and ordinals that a prompt chooses by: near its beginning, after a mark, or after "option"."""
     head = prompt[:160].lower()
     judged = r" (?:is|are|was|would|ist|wäre|est|es)\b"  # "3 is too dear" chooses nothing
-    follow = r"(?!%s) [a-z]|" % judged if head[:1].isdigit() else ""  # "1 leave, 2 drop"
-    found = re.findall(r"(?:^.{0,22}?\b|[.,;:，。] ?)(\d{1,2})(?=%s[):,;!、，。：种個]|\.(?!\d)|\s*$|\s+(?:and|und|et|y|e|и|then|please|pls)\b)" % follow, head)
-    found += re.findall(r"\b(?:and|und|et|y|e|и) (\d{1,2})\b(?!%s)" % judged, head) if found else []
+    end = r"[):,;!、，。：种個]|\.(?!\d)|\s*$|\s+(?:and|und|et|y|e|и|then|please|pls)\b"
+    if head[:1].isdigit():
+        end += r"|(?!%s) [a-z]" % judged  # "1 leave, 2 drop"
+    found = re.findall(r"(?:^.{0,22}?\b|[.,;:，。] ?)(\d{1,2})(?=%s)" % end, head)
+    if found:
+        found += re.findall(r"\b(?:and|und|et|y|e|и) (\d{1,2})\b(?!%s)" % judged, head)
     found += re.findall(r"(?:option|variante?|approach|plan|opción|opção|opzione|вариант|方案|选项|案)\s*(\d{1,2}|[a-z])(?!\w)", head)
     found += re.findall(r"(?<![\w'])(?:[B-HJ-Z](?![\w'])|A(?=[.,;]|\s*$))(?! (?:no|nein|non)\b)", prompt[:160])
     places = [str(place) for place, pattern in enumerate(_ORDINALS, 1) if re.search(pattern, head[:50])]
     return list(dict.fromkeys(name.lower() for name in found + places))
 
 
+def _long_words(text: str) -> set[str]:
+    return set(re.findall(r"[\w-]{5,}", text.lower()))
+
+
 def _agreed(prompt: str, answers: list[str]) -> list[str]:
     """What of the last answers a prompt takes: by its name, by a word of one item only, or by a yes to how the last one ended."""
     names, last = _named(prompt), answers[-1]
-    for options in map(_options, reversed(answers[-4:]) if names else ()):
-        if all(name in options for name in names):
-            return [options[name] for name in names]
-    if re.search("[?？]", prompt) or not _has("offered", last):
+    if names:
+        for options in map(_options, reversed(answers[-4:])):
+            if all(name in options for name in names):
+                return [options[name] for name in names]
+    if re.search("[?？]", prompt) or not re.search(_OFFERED, last.lower()):
         return []
-    words = set(re.findall(r"[\w-]{5,}", re.split(r"[.!?;\n]", prompt.lower())[0])) if len(prompt) <= 120 else set()
-    items = [_plain(line, False) for line in last.split("\n") if re.match(_LISTED, line)]
-    shared = [item for item in items if words.intersection(re.findall(r"[\w-]{5,}", item.lower()))]
-    if len(shared) == 1:
-        return shared
+    if len(prompt) <= 120:
+        words = _long_words(re.split(r"[.!?;\n]", prompt)[0])
+        shared = [item for item in _list_items(last.split("\n")) if words & _long_words(item)]
+        if len(shared) == 1:
+            return shared
+    if not _opens("yes", prompt):
+        return []
     ending = [sentence for _, sentence in statements(last) if not _asks(sentence)][-3:]  # what is offered comes last
-    return [" ".join(ending if len(" ".join(ending)) <= _ITEM_CHARS else ending[-2:])] if _opens("yes", prompt) else []
+    return [" ".join(ending if len(" ".join(ending)) <= _ITEM_CHARS else ending[-2:])]
 
 
 def _accepted(exchanges: list[Exchange]) -> list[str]:
@@ -3183,9 +3319,11 @@ def _accepted(exchanges: list[Exchange]) -> list[str]:
     answers: list[str] = []
     for exchange in exchanges:
         prompt = exchange.prompt.strip()
-        taken = _agreed(prompt, answers) if answers and len(prompt) <= 400 and not _opens("no", prompt) else []
-        agreed = [one_line(item, max(90, 300 // len(taken))) for item in taken[:6] if item and not _asks(item)]
-        found += ['"%s" → %s' % (one_line(prompt, 60 if len(agreed) == 1 else 160), "; ".join(agreed))] if agreed else []
+        if answers and len(prompt) <= 400 and not _opens("no", prompt):
+            taken = _agreed(prompt, answers)[:6]
+            agreed = [one_line(item, max(90, 300 // len(taken))) for item in taken if item and not _asks(item)]
+            if agreed:
+                found.append('"%s" → %s' % (one_line(prompt, 60 if len(agreed) == 1 else 160), "; ".join(agreed)))
         answers += exchange.answers
     return found
 
@@ -3194,35 +3332,55 @@ def _worth(sentence: str, by_person: bool) -> int:
     """What comes first where not all can be kept: a person's words, names, figures and reasons; below 0 it is nothing of the kind."""
     if _asks(sentence) or sentence.endswith((":", "：")) or _opens("announced", sentence):
         return -1
-    return 2 * by_person + ("`" in sentence) + bool(re.search(r"\d", sentence)) + _has("reason", sentence) - (len(sentence) < 25) + 1
+    signs = ("`" in sentence, re.search(r"\d", sentence), _has("reason", sentence), len(sentence) >= 25, by_person, by_person)
+    return sum(map(bool, signs))
+
+
+def _of_kind(text: str, by_person: bool, kind: str, asked: str) -> list[str]:
+    """The sentences of a text that _find looks for."""
+    said = cued(text, kind)
+    if asked and by_person:
+        said = said + cued(text, asked)
+    elif asked:
+        other = set(cued(text, asked))
+        said = [pair for pair in said if pair[0] or pair in other]
+    return [sentence for _, sentence in dict.fromkeys(said)]
 
 
 def _find(exchanges: list[Exchange], kind: str, asked: str = "") -> list[str]:
     """Sentences of a kind, the worthiest, in order. `asked`: a second kind; a person's sentence needs one of the two, Claude's both."""
-    found: dict[str, tuple[int, int, str]] = {}
+    found: dict[str, tuple[int, int, str]] = {}  # without marks: (worth, place, sentence)
     for by_person, text in [pair for exchange in exchanges for pair in exchange.texts]:
-        said, other = cued(text, kind), dict.fromkeys(cued(text, asked) if asked else [])
-        if asked:
-            said = list({**dict.fromkeys(said), **other}) if by_person else [pair for pair in said if pair[0] or pair in other]
-        for _, sentence in said:
+        for sentence in _of_kind(text, by_person, kind, asked):
             if len(sentence) > 8:
                 found[re.sub(r"\W+", " ", sentence).lower()] = (_worth(sentence, by_person), len(found), one_line(sentence))
-    best = sorted((row for row in found.values() if row[0] >= 0), key=lambda row: (-row[0], -row[1]))[:_ITEMS]
-    return [item for _, _, item in sorted(best, key=lambda row: row[1])]
+    worthy = sorted((row for row in found.values() if row[0] >= 0), key=lambda row: (-row[0], -row[1]))
+    return [item for _, _, item in sorted(worthy[:_ITEMS], key=lambda row: row[1])]
 
 
 def _open_threads(exchanges: list[Exchange]) -> list[str]:
     """What was said to be left, of the last exchanges first of all; what was asked and not taken up; a prompt that nothing followed."""
-    found = [item for item in _find(exchanges[-3:], "open") or _find(exchanges, "open") if not _opens("closed", item)]
-    last = exchanges[-1] if exchanges else Exchange("")
-    found += [one_line(sentence) for answer in last.answers[-1:] for _, sentence in statements(answer) if _asks(sentence)]
-    return (found + (["Last said: " + one_line(last.prompt)] if len(last.prompt) > 30 and not last.turns else []))[-_ITEMS:]
+    if not exchanges:
+        return []
+    left = _find(exchanges[-3:], "open") or _find(exchanges, "open")
+    found = [item for item in left if not re.search(_SETTLED, item.lower())]
+    last = exchanges[-1]
+    for answer in last.answers[-1:]:
+        found += [one_line(sentence) for _, sentence in statements(answer) if _asks(sentence)]
+    if len(last.prompt) > 30 and not last.turns:
+        found.append("Last said: " + one_line(last.prompt))
+    return found[-_ITEMS:]
+
+
+def _tells(sentence: str) -> bool:
+    """Whether it tells what is, and does not ask, or say what comes next."""
+    return not (_asks(sentence) or _opens("announced", sentence))
 
 
 def _given_up(exchanges: list[Exchange]) -> list[str]:
     """Guesses and ways that came to nothing, each with the sentence after it, which says why."""
     answers = [answer for exchange in exchanges for answer in exchange.answers]
-    told = [sentence for answer in answers for _, sentence in statements(answer) if not (_asks(sentence) or _opens("announced", sentence))]
+    told = [sentence for answer in answers for _, sentence in statements(answer) if _tells(sentence)]
     guesses = {sentence for answer in answers for _, sentence in cued(answer, "dropped")}
     return _unique([one_line(" ".join(told[at:at + 2]), 240) for at, sentence in enumerate(told) if sentence in guesses], 5)
 
@@ -3236,11 +3394,16 @@ def _telling_line(text: str) -> str:
     return one_line(re.sub(r" ?\[… \d+ characters left out\]", " …", (named or lines or [""])[-1]), 200)
 
 
+def _error_of(turn: Turn) -> str:
+    """The telling line of a tool's failure; "" for any other turn."""
+    return _telling_line(turn.text.partition("\n")[2]) if turn.kind == "error" else ""
+
+
 def _resolution(answers: list[str]) -> str:
     """What the answers after a problem say of its cause and its cure."""
     fixes = [sentence for answer in answers for _, sentence in cued(answer, "fix") if not sentence.endswith(("?", "？", ":", "："))]
-    told = [[sentence for _, sentence in statements(answer) if not (_asks(sentence) or _opens("announced", sentence))] for answer in answers]
-    plain = next((sentences for sentences in told if sentences and (not fixes or fixes[0] in sentences)), [])
+    told = [[sentence for _, sentence in statements(answer) if _tells(sentence)] for answer in answers]
+    plain = next((sentences for sentences in told if (fixes[0] in sentences if fixes else sentences)), [])
     if len(fixes) == 1 and plain:  # what the cause is follows where it is announced; else the last sentence is what was done
         fixes += plain[plain.index(fixes[0]) + 1:][:1]
     chosen = fixes[:1] + fixes[-1:] or plain[:1] + plain[-1:]
@@ -3248,21 +3411,27 @@ def _resolution(answers: list[str]) -> str:
 
 
 def _problems(exchanges: list[Exchange]) -> list[str]:
-    """Problem → resolution: what a person reported or a tool ran into, with what is said of it until the next; then causes under a heading."""
+    """Problem → resolution, and last what stands under a heading for causes.
+
+    A problem is what a person reported or a tool ran into; its resolution is what is said of it until the next one.
+    """
     found: list[tuple[str, int]] = []  # (problem, how many answers came before it)
     answers: list[str] = []
     for exchange in exchanges:
         found += [(one_line(sentence, 110), len(answers)) for _, sentence in cued(exchange.prompt, "problem")[:1]]
         for turn in exchange.turns:
-            line = _telling_line(turn.text.partition("\n")[2]) if turn.kind == "error" else ""
-            if line and (re.search(_ERROR_LINE, line) or _has("problem", line)):
-                found = [pair for pair in found if pair[1] < len(answers)] + [(line, len(answers))]
+            line = _error_of(turn)
+            if re.search(_ERROR_LINE, line) or _has("problem", line):
+                found = [pair for pair in found if pair[1] < len(answers)]  # the last error before an answer is what it answers
+                found.append((line, len(answers)))
             elif turn.kind in ("answer", "plan"):
                 answers.append(turn.text)
-    ends = [max(at + 1, min(at + 3, end)) for (_, at), (_, end) in zip(found, found[1:] + [("", len(answers))])]
-    cures = [(problem, _resolution(answers[at:end])) for (problem, at), end in zip(found, ends)]
-    pairs = ["%s → %s" % pair for pair in cures if pair[1]]
-    causes = [one_line(sentence, 220) for answer in answers for kind, sentence in cued(answer, "fix") if kind]
+    pairs = []
+    for (problem, at), (_, following) in zip(found, found[1:] + [("", len(answers))]):
+        cure = _resolution(answers[at:max(at + 1, min(at + 3, following))])
+        if cure:
+            pairs.append("%s → %s" % (problem, cure))
+    causes = [one_line(sentence, 220) for answer in answers for heading, sentence in cued(answer, "fix") if heading]
     return _unique(pairs, _ITEMS) + [cause for cause in _unique(causes, 4) if cause[:60] not in "\n".join(pairs)]
 
 
@@ -3270,7 +3439,7 @@ def _errors(exchanges: list[Exchange]) -> list[str]:
     """Error messages as they stood, of failed tools and in quotes."""
     found = []
     for exchange in exchanges:
-        found += [_telling_line(turn.text.partition("\n")[2]) for turn in exchange.turns if turn.kind == "error"]
+        found += map(_error_of, exchange.turns)
         found += [_telling_line(line.strip(" `*")) for line in exchange.prompt.split("\n") if len(line) < 400]
         found += [span for answer in exchange.answers for span in re.findall(r"`([^`\n]+)`", answer)]
     return _unique([item for item in found if 12 <= len(item) <= 200 and re.search(_ERROR_LINE, item)], 6)
@@ -3278,30 +3447,34 @@ def _errors(exchanges: list[Exchange]) -> list[str]:
 
 def _commands(turns: list[Turn]) -> list[str]:
     """Commands, each once, with how it ended the last time: those that failed and those that changed something, else the last ones."""
-    runs: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}  # command: how each run ended
     for turn in turns:
-        label, _, message = turn.text.partition("\n") if turn.kind == "error" else (turn.text, "", "")
+        label = turn.text.partition("\n")[0] if turn.kind == "error" else turn.text
         command = re.sub(r"\A(?:cd [^&;|\n]*(?:&&|;)\s*)+", "", " ".join(label[6:].split("  # ")[0].split()))
         if turn.kind == "tool" and label.startswith("Bash: "):
             runs.setdefault(command, []).append("ok")
         elif turn.kind == "shell":
             runs.setdefault(turn.text[2:], []).append("run by the person")
         elif command in runs:
-            runs[command][-1] = one_line(("failed: " + _telling_line(message)).rstrip(": "), 110)
+            runs[command][-1] = one_line(("failed: " + _error_of(turn)).rstrip(": "), 110)
     other = [command for command in runs if not re.match(_LOOKS_AROUND, command)]
     failed = [command for command, ends in runs.items() if ends[-1].startswith("failed: ") or (ends[-1] == "failed" and command in other)]
     changed = [command for command in runs if command not in failed and re.search(_CHANGES, command)]
-    return ["`%s` → %s%s" % (one_line(command, 110), runs[command][-1], " (%d times)" % len(runs[command]) if runs[command][1:] else "")
-            for command in (failed[-5:] + changed[-3:] or other[-3:])]
+    told = []
+    for command in failed[-5:] + changed[-3:] or other[-3:]:
+        times = " (%d times)" % len(runs[command]) if len(runs[command]) > 1 else ""
+        told.append("`%s` → %s%s" % (one_line(command, 110), runs[command][-1], times))
+    return told
 
 
 def distil(turns: list[Turn], title: str) -> Digest:
     """The offline digest. `title`: that of the segment, used where no prompt gives a better one."""
     exchanges = split_exchanges(turns)
     prompts = [exchange.prompt for exchange in exchanges if exchange.prompt]
-    telling = next((prompt for prompt in prompts if len(prompt.split()) > 3 or len(prompt) > 20), "".join(prompts[:1]))  # not the "yes" after a cut
+    first = prompts[0] if prompts else ""
+    telling = next((prompt for prompt in prompts if len(prompt.split()) > 3 or len(prompt) > 20), first)  # not the "yes" after a cut
     digest = Digest(one_line(gist(telling, 80) or title, 90) or "Untitled")
-    digest.summary = _outcome([answer for exchange in exchanges for answer in exchange.answers], 320) or gist("".join(prompts[:1]), 320)
+    digest.summary = _outcome([answer for exchange in exchanges for answer in exchange.answers], 320) or gist(first, 320)
     digest.exchanges = _unique([_outline(exchange) for exchange in exchanges if exchange.turns or len(exchange.prompt) > 30], 12)
     kept = [turn for exchange in exchanges for turn in exchange.turns]
     digest.decisions = (_accepted(exchanges)[-_ITEMS:] + _find(exchanges, "decision"))[:12]
@@ -3318,14 +3491,19 @@ def distil(turns: list[Turn], title: str) -> Digest:
 def render_digest(digest: Digest) -> str:
     """The Markdown of a digest; sections without content are left out, and so are errors that stand under the problems."""
     problems = "\n".join(digest.problems)
+    sections = {
+        "What happened": digest.exchanges,
+        "Decisions": digest.decisions,
+        "Problems solved": digest.problems,
+        "Open threads": digest.open_threads,
+        "Patterns": digest.patterns,
+        "Files": ["`%s`" % path for path in digest.files],
+        "Commands": digest.commands,
+        "Errors": [error for error in digest.errors if error[:60] not in problems],
+        "Tried and dropped": digest.dropped,
+    }
     parts = ["# " + digest.title, digest.summary]
-    for heading, items in (
-        ("What happened", digest.exchanges), ("Decisions", digest.decisions), ("Problems solved", digest.problems), ("Open threads", digest.open_threads),
-        ("Patterns", digest.patterns), ("Files", ["`%s`" % path for path in digest.files]), ("Commands", digest.commands),
-        ("Errors", [error for error in digest.errors if error[:60] not in problems]), ("Tried and dropped", digest.dropped),
-    ):
-        if items:
-            parts.append("## %s\n\n%s" % (heading, "\n".join("- " + item for item in items)))
+    parts += ["## %s\n\n%s" % (heading, "\n".join("- " + item for item in items)) for heading, items in sections.items() if items]
     return "\n\n".join(part for part in parts if part)
 
 
