@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-766fcf598a9e47b9a0612e717de0285973f569065de9e373c1a07b7d978736dd}
+SHA256=${MEMHOOK_SHA256-e3ddea72404eb99b3b23f0dfdafc44832e1d776bb21551f76fc4de9ea24f8341}
 
 tell() { printf '%s\n' "$*" >&2; }
 
