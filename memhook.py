@@ -6260,17 +6260,26 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
 # ---- forgetting
 
 
-def _forget_indexed(home: Home) -> int:
-    """Let the index notice, then overwrite what it held: deleted rows, merged words, the write-ahead log; -> how many units went."""
-    def erase(index: Index) -> int:
-        before = index.db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+def _units_by_path(index: Index) -> dict[str, int]:
+    """Path in the store -> how many units the index has of it."""
+    return dict(index.db.execute("SELECT path, count(*) FROM chunks JOIN files ON files.id = chunks.file GROUP BY path"))
+
+
+def forget_indexed(home: Home) -> dict[str, int]:
+    """Let the index notice which files have gone, then overwrite what it held of them: deleted rows, merged words, the write-ahead log.
+
+    -> {path in the store: units} of the files that went. It takes seconds in a large store: once for all that is forgotten is enough.
+    """
+    def erase(index: Index) -> dict[str, int]:
+        before = _units_by_path(index)
         index.sync()
         index.db.execute("DELETE FROM embedding_cache WHERE hash NOT IN (SELECT hash FROM chunks)")
         if index.full_text:
             index.db.execute("INSERT INTO chunks_fts(chunks_fts) VALUES('optimize')")
         index.db.execute("VACUUM")
         index.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return before - index.db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+        left = _units_by_path(index)
+        return {path: count for path, count in before.items() if path not in left}
 
     return with_index(home, erase)
 
@@ -6323,32 +6332,44 @@ def _forget_open(home: Home, grave: Graves) -> int:
     return removed
 
 
-def _forget_one(home: Home, path: str) -> dict[str, Any]:
+def _forget_file(home: Home, path: str) -> dict[str, Any]:
+    """Bury one memory's turns, then remove them from every place but the index; -> its receipt."""
     memory = parse_memory(read_file(path) or b"")
+    id, transcript = memory.front.get("id"), memory.front.get("transcript")
     turns = sorted({text_hash(turn.text) for turn in memory.turns if len(turn.text) >= TELLING_CHARS})
     lines = sorted({turn.line for turn in memory.turns})
     grave = Graves(set(turns) | set(lines))
-    tombstone = {"at": iso(now()), "memory": memory.front.get("id"), "turns": turns, "lines": lines}
+    tombstone = {"at": iso(now()), "memory": id, "turns": turns, "lines": lines}
     append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
     remove_file(path)
     sync_folder(os.path.dirname(path))
-    removed = {"memory": 1, "index": 0, "spool": _forget_waiting(home, grave),
-               "outbox": _forget_proposed(home, str(memory.front.get("id"))), "checkpoints": _forget_open(home, grave)}
-    removed["index"] = _forget_indexed(home)  # last, for it may be in use: then the next search still takes the memory out
-    kept = ["Claude Code's own transcript: %s" % memory.front["transcript"]] if memory.front.get("transcript") else []
-    return {"id": memory.front.get("id"), "title": memory_title(memory.digest, path), "path": path, "removed": removed, "kept": kept + ["copies you made: backups, commits, exports"]}
+    removed = {
+        "memory": 1, "index": 0, "spool": _forget_waiting(home, grave),
+        "outbox": _forget_proposed(home, str(id)), "checkpoints": _forget_open(home, grave),
+    }
+    kept = ["copies you made: backups, commits, exports"]
+    if transcript:
+        kept.insert(0, "Claude Code's own transcript: %s" % transcript)
+    return {"id": id, "title": memory_title(memory.digest, path), "path": path, "removed": removed, "kept": kept}
 
 
 def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
-    """Remove memories from every place that is ours; -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}.
+    """Remove memories from every place that is ours.
 
-    The tombstone is first: whatever is interrupted after it, nothing comes back. Raises StateError, BusyError, IndexUnavailable.
+    -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}. The tombstone of each is first: whatever
+    is interrupted after it, it does not come back. Raises StateError, BusyError, IndexUnavailable.
     """
-    paths = [find_memory(home, name) for name in names]
+    paths = dict.fromkeys(find_memory(home, name) for name in names)  # one that is named twice has one receipt
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(30.0):
             raise BusyError("a drain is running", "try again in a moment")
-        return [_forget_one(home, path) for path in paths]
+        receipts = [_forget_file(home, path) for path in paths]
+        units = forget_indexed(home)  # last, for it may be in use: then the next search still takes the memories out
+    root = os.path.realpath(home.path("memories"))
+    for receipt in receipts:
+        place = os.path.relpath(receipt["path"], root).replace(os.sep, "/")
+        receipt["removed"]["index"] = units.get(place, 0)
+    return receipts
 
 
 # ==== 19. Recall ================================================================
@@ -7380,7 +7401,7 @@ def pull(home: Home) -> dict[str, int]:
         finally:
             link.close()
             if done["removed"]:  # of the pages that were taken, though a later one failed
-                _forget_indexed(home)
+                forget_indexed(home)
     return done
 
 

@@ -193,6 +193,22 @@ def test_forget_leaves_no_byte_of_it_in_the_home_and_says_where_it_was(box):
     assert not (box.home / "index.db-wal").exists() or (box.home / "index.db-wal").stat().st_size == 0
 
 
+def test_several_memories_are_forgotten_with_one_vacuum_and_each_has_its_receipt(box):
+    for number in range(3):
+        talk(box, "session-%04d" % number, *["Tell me of zebra %d: " % number + SECRET, "I see."] * (number + 1))
+
+    def units(index):
+        counted = "SELECT memory, count(*) FROM files JOIN chunks ON chunks.file = files.id GROUP BY memory"
+        return dict(index.db.execute(counted)), index.db.execute("PRAGMA schema_version").fetchone()[0]
+
+    before, vacuums = memhook.with_index(box.api, units)
+    *gone, left = sorted(before)
+    receipts = memhook.forget(box.api, [*gone, gone[0]])
+    assert {receipt["id"]: receipt["removed"]["index"] for receipt in receipts} == {id: before[id] for id in gone} and len(receipts) == 2
+    assert memhook.with_index(box.api, units) == ({left: before[left]}, vacuums + 1), "each VACUUM adds one to the number"
+    assert len((box.home / "tombstones.jsonl").read_bytes().splitlines()) == 2
+
+
 def test_forget_says_what_it_forgets(box):
     talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
     id = only_id(box, "xylophone")
