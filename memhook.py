@@ -5716,8 +5716,11 @@ def _capture_late(home: Home, consent: Consent, request: Request) -> None:
             log(home, "caught-up", transcript=transcript_key(request.path), segments=done.segments, turns=done.turns)
 
 
-def _catch_up_known(home: Home, consent: Consent, key: str) -> bool:
-    """Capture what a known session left; False where its checkpoint is damaged, so that the transcript counts as unknown."""
+def _catch_up_known(home: Home, consent: Consent, key: str, expiry: float) -> bool:
+    """Capture what a known session left; False where its checkpoint is damaged, so that the transcript counts as unknown.
+
+    `expiry`: a transcript that did not change since then is about to be deleted.
+    """
     try:
         checkpoint = read_checkpoint(home, key)
     except StateError as error:
@@ -5731,7 +5734,7 @@ def _catch_up_known(home: Home, consent: Consent, key: str) -> bool:
     grown = status is not None and status.st_size > checkpoint.parsed
     waiting = bool(checkpoint.turns or checkpoint.pending or checkpoint.context.queue)
     dead = checkpoint.state == "closed" or checkpoint.ended or _is_dead(checkpoint, status)
-    expiring = status is not None and grown and status.st_mtime < now() - cleanup_seconds(home) + CLEANUP_MARGIN_SECONDS
+    expiring = status is not None and grown and status.st_mtime < expiry
     if checkpoint.deferred or expiring or (dead and (grown or waiting or checkpoint.state == "open")):
         _capture_late(home, consent, Request(checkpoint.path, checkpoint.session, final=dead))
     return True
@@ -5740,9 +5743,10 @@ def _catch_up_known(home: Home, consent: Consent, key: str) -> bool:
 def catch_up(home: Home, consent: Consent) -> None:
     """Capture what was put off, sessions that died without a SessionEnd, and transcripts about to be deleted."""
     known = set()
+    expiry = now() - cleanup_seconds(home) + CLEANUP_MARGIN_SECONDS
     for key in checkpoint_keys(home):
         try:
-            if _catch_up_known(home, consent, key):
+            if _catch_up_known(home, consent, key, expiry):
                 known.add(key)
         except (OSError, *ITEM_ERRORS) as error:  # a checkpoint with nonsense in it, or that root wrote: the transcript counts as unknown
             log(home, "capture-failed", transcript=key, error=type(error).__name__)

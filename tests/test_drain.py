@@ -507,6 +507,26 @@ def begun(box, name, text="A question"):
     return script
 
 
+OPENED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+sys.path.insert(0, sys.argv[1])
+import memhook, os
+home = memhook.Home(dict(os.environ))
+memhook.catch_up(home, memhook.read_consent(home))
+print(opened.count(sys.argv[2]))
+"""
+
+
+def test_a_drain_reads_the_settings_of_claude_once_for_all_transcripts(box):
+    (box.config / "settings.json").write_text('{"cleanupPeriodDays": 9}')
+    for number in range(4):
+        begun(box, "session-%d" % number).answer("An answer")
+    done = subprocess.run([sys.executable, "-c", OPENED, str(PROGRAM.parent), str(box.config / "settings.json")], env=box.env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
 @pytest.mark.parametrize("change", ["consent gone", "paused"])
 def test_without_a_consent_or_in_a_pause_the_drain_captures_nothing_and_stores_what_was_captured(box, change):
     script = begun(box, "session-a1")
