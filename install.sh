@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-e3ddea72404eb99b3b23f0dfdafc44832e1d776bb21551f76fc4de9ea24f8341}
+SHA256=${MEMHOOK_SHA256-549aa91dfab4ca5c9c02a7821a17ed1fb5a58da5217ad34f3a3cb88bc445bd6e}
 
 tell() { printf '%s\n' "$*" >&2; }
 
