@@ -3519,7 +3519,8 @@ BUSY_SECONDS = 8.0  # how long a search waits for another process that writes
 CHUNK_TOKENS = 400  # of digests, notes and long turns
 OVERLAP_TOKENS = 80  # between two chunks of digests and notes, so that no sentence is cut off from its context
 BATCH_FILES = 200  # of a sync are committed at once: others can write in between, and an interrupted rebuild goes on where it was
-PROJECT_IDS = 1 << 32  # a unit's id is its project's number times this, plus a count: the full text then searches one project as a range of ids
+# A unit's id is its project's number times this, plus a count: the full text then searches one project as a range of ids.
+PROJECT_IDS = 1 << 32
 MEMORY_ID = r"[0-9a-f-]{6,36}"  # an id, or the beginning of one, as a person writes it
 EVERYWHERE = "zzallq"  # a word that every unit has: it lets a query select by some words and score by others
 
@@ -3527,13 +3528,15 @@ _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE files(
   id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, hash TEXT NOT NULL,
-  memory TEXT NOT NULL, project TEXT NOT NULL, session TEXT NOT NULL, segment INTEGER NOT NULL, at REAL NOT NULL, title TEXT NOT NULL, digest TEXT NOT NULL);
+  memory TEXT NOT NULL, project TEXT NOT NULL, session TEXT NOT NULL, segment INTEGER NOT NULL,
+  at REAL NOT NULL, title TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE INDEX files_project ON files(project, at);
 CREATE INDEX files_memory ON files(memory);
 CREATE TABLE projects(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE chunks(
-  id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE, source TEXT NOT NULL, session TEXT NOT NULL, place INTEGER NOT NULL,
-  at REAL NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, text TEXT NOT NULL, head TEXT NOT NULL, hash TEXT NOT NULL);
+  id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
+  source TEXT NOT NULL, session TEXT NOT NULL, place INTEGER NOT NULL, at REAL NOT NULL,
+  start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, text TEXT NOT NULL, head TEXT NOT NULL, hash TEXT NOT NULL);
 CREATE INDEX chunks_file ON chunks(file);
 CREATE TABLE embedding_cache(hash TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY(hash, model));
 """
@@ -3552,58 +3555,63 @@ class IndexUnavailable(MemhookError):
 
 _STOP_WORDS = {  # by language: words that hold a sentence together and do not say what it is about
     "en": frozenset("""
-a about after again all also am an and any are aren as at be because been before being between both but by can cannot could couldn d did didn do does
-doesn doing don during each few for from further get got had has hasn have haven having he her here hers herself him himself his how i if in into is isn
-it its itself just let ll like m me more most my no nor not now of off on once only or other our ours out over own re s same she should shouldn so some
-such t than that the their theirs them then there these they this those through to too under until up us ve very was wasn we were weren what when where
-which while who whom whose why will with won would wouldn you your yours
+a about after again all also am an and any are aren as at be because been before being between both but by can cannot could couldn d did
+didn do does doesn doing don during each few for from further get got had has hasn have haven having he her here hers herself him himself
+his how i if in into is isn it its itself just let ll like m me more most my no nor not now of off on once only or other our ours out over
+own re s same she should shouldn so some such t than that the their theirs them then there these they this those through to too under
+until up us ve very was wasn we were weren what when where which while who whom whose why will with won would wouldn you your yours
 """.split()),
     "de": frozenset("""
-ab aber alle allem allen aller alles als also am an auch auf aus bei beim bin bis bist da dabei dafür damit dann daran das dass davon dazu dein dem den
-denn der des dich die dies diese diesem diesen dieser dieses dir doch dort du durch ein eine einem einen einer eines er es etwas euch für gab ganz
-gegen gehen geht gemacht gewesen gibt ging haben habt hat hatte hatten hier ich ihm ihn ihnen ihr ihre im in ins irgendwas ist ja jede jeder jedes
-jetzt kann kannst können könnte mach machen macht machte mal man mein meine mich mir mit müssen muss nach nicht nichts noch nun nur ob oder ohne schon
-sehr sein seine seit sich sie sind so soll sollen sollte sollten tun über um und uns unser unsere unter vom von vor wann war waren warum was weil welche
-welchem welchen welcher welches wem wen wenn wer werde werden weshalb wie wieder wieso will wir wird wo wobei wofür woher wohin womit worden worum wurde
-wurden würde zu zum zur zwischen
+ab aber alle allem allen aller alles als also am an auch auf aus bei beim bin bis bist da dabei dafür damit dann daran das dass davon dazu
+dein dem den denn der des dich die dies diese diesem diesen dieser dieses dir doch dort du durch ein eine einem einen einer eines er es
+etwas euch für gab ganz gegen gehen geht gemacht gewesen gibt ging haben habt hat hatte hatten hier ich ihm ihn ihnen ihr ihre im in ins
+irgendwas ist ja jede jeder jedes jetzt kann kannst können könnte mach machen macht machte mal man mein meine mich mir mit müssen muss
+nach nicht nichts noch nun nur ob oder ohne schon sehr sein seine seit sich sie sind so soll sollen sollte sollten tun über um und uns
+unser unsere unter vom von vor wann war waren warum was weil welche welchem welchen welcher welches wem wen wenn wer werde werden weshalb
+wie wieder wieso will wir wird wo wobei wofür woher wohin womit worden worum wurde wurden würde zu zum zur zwischen
 """.split()),
     "fr": frozenset("""
-a ai ainsi alors as au aussi autre aux avait avant avec avez avions avoir avons c ça car ce cela celle celui ces cet cette ceux chez ci comme comment d
-dans de depuis des donc dont du elle elles en encore entre es est et étaient étais était êtes être eu fait faire faisait faut il ils j je jusque l la là
-le les leur leurs lors lui m ma mais me même mes moi mon n ne ni nos notre nous on ont ou où par parce pas peu peut plus pour pourquoi pouvait qu quand
-que quel quelle quelles quels qui quoi s sa sans se sera ses si sommes son sont suis sur t ta te tes toi ton tous tout toute toutes très tu un une va vers
-vos votre vous y
+a ai ainsi alors as au aussi autre aux avait avant avec avez avions avoir avons c ça car ce cela celle celui ces cet cette ceux chez ci
+comme comment d dans de depuis des donc dont du elle elles en encore entre es est et étaient étais était êtes être eu fait faire faisait
+faut il ils j je jusque l la là le les leur leurs lors lui m ma mais me même mes moi mon n ne ni nos notre nous on ont ou où par parce pas
+peu peut plus pour pourquoi pouvait qu quand que quel quelle quelles quels qui quoi s sa sans se sera ses si sommes son sont suis sur t ta
+te tes toi ton tous tout toute toutes très tu un une va vers vos votre vous y
 """.split()),
     "es": frozenset("""
-a al algo allí ante antes aquí así aún cada como cómo con cual cuál cuáles cuando cuándo de del desde donde dónde e el él ella ellas ellos en entre era
-eran es esa esas ese eso esos esta está están estaba estas este esto estos fue fueron ha había hace hacemos hacer haces hacía hago han hasta hay hemos
-hice hicieron hicimos hizo la las le les lo los más me mi mis muy ni no nos nosotros nuestra nuestro o os otra otro para pero por porque puede pues que
-qué quién quien quienes se sea ser sí si sido sin sobre somos son soy su sus también te tenemos tener tengo tenía tiene tienen todo todos tu tus un una
-unas uno unos va vamos voy y ya yo
+a al algo allí ante antes aquí así aún cada como cómo con cual cuál cuáles cuando cuándo de del desde donde dónde e el él ella ellas ellos
+en entre era eran es esa esas ese eso esos esta está están estaba estas este esto estos fue fueron ha había hace hacemos hacer haces hacía
+hago han hasta hay hemos hice hicieron hicimos hizo la las le les lo los más me mi mis muy ni no nos nosotros nuestra nuestro o os otra
+otro para pero por porque puede pues que qué quién quien quienes se sea ser sí si sido sin sobre somos son soy su sus también te tenemos
+tener tengo tenía tiene tienen todo todos tu tus un una unas uno unos va vamos voy y ya yo
 """.split()),
     "it": frozenset("""
-a abbiamo agli ai al alla alle allo anche ancora avere aveva avevamo c che chi ci come con cosa cui d da dai dal dalla dalle dallo degli dei del dell
-della delle dello di dove e è era erano essere fa facciamo faccio fanno fare fatto fu gli ha hai hanno ho i il in io l la le lei li lo loro lui ma me mi
-mia mio ne nei nel nell nella nelle nello noi non nostra nostro o ogni per perché perchè però più poi può qual quale quali quando quanto quella quelle
-quelli quello questa queste questi questo qui se sei si sia siamo sono sta stata stato su sua sue sugli sui sul sulla sulle suo tra tu tua tuo tutti
-tutto un una uno va vi voi
+a abbiamo agli ai al alla alle allo anche ancora avere aveva avevamo c che chi ci come con cosa cui d da dai dal dalla dalle dallo degli
+dei del dell della delle dello di dove e è era erano essere fa facciamo faccio fanno fare fatto fu gli ha hai hanno ho i il in io l la le
+lei li lo loro lui ma me mi mia mio ne nei nel nell nella nelle nello noi non nostra nostro o ogni per perché perchè però più poi può qual
+quale quali quando quanto quella quelle quelli quello questa queste questi questo qui se sei si sia siamo sono sta stata stato su sua sue
+sugli sui sul sulla sulle suo tra tu tua tuo tutti tutto un una uno va vi voi
 """.split()),
     "pt": frozenset("""
-a à ao aos aquela aquele aquilo as às até cada com como da das de dela dele deles depois do dos e é ela elas ele eles em então entre era eram essa esse
-esses esta está estão estava estavam este eu fará faz fazem fazer fazemos fazia feito fez fiz fizemos foi foram há isso isto já lhe mais mas me mesmo meu
-minha muito na nas não nem no nos nós nossa nosso num numa o onde os ou para pela pelas pelo pelos por porque pra qual quais quando que quê quem se sem
-ser seu seus sido só sobre sua suas também te tem têm temos tenho ter tinha tudo um uma umas uns vai vamos você vocês
+a à ao aos aquela aquele aquilo as às até cada com como da das de dela dele deles depois do dos e é ela elas ele eles em então entre era
+eram essa esse esses esta está estão estava estavam este eu fará faz fazem fazer fazemos fazia feito fez fiz fizemos foi foram há isso
+isto já lhe mais mas me mesmo meu minha muito na nas não nem no nos nós nossa nosso num numa o onde os ou para pela pelas pelo pelos por
+porque pra qual quais quando que quê quem se sem ser seu seus sido só sobre sua suas também te tem têm temos tenho ter tinha tudo um uma
+umas uns vai vamos você vocês
 """.split()),
 }
 
 # scripts that do not separate words by spaces, and Korean, whose particles stick to the word: indexed by pairs of characters
-_UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002fa1f]+"
+_UNSPACED = (
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007"
+    r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002fa1f]+"
+)
 _HUMP = r"[A-Z](?:(?<=[a-z0-9][A-Z])|(?<=[A-Z][A-Z])(?=[a-z]))"  # begins with the rare kind of letter: most texts are passed over quickly
 _IDENTIFIER_PART = r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+"
-_DATED = frozenset(  # words that place something in time; used only where the question asks when
-    "yesterday today tonight tomorrow ago last next week weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday "
-    "january february march april may june july august september october november december".split()
-)
+_DATED = frozenset("""
+yesterday today tonight tomorrow ago last next week weeks weekend weekends month months year years
+monday tuesday wednesday thursday friday saturday sunday
+january february march april may june july august september october november december
+""".split())  # words that place something in time; used only where the question asks when
 
 
 def telling_words(words: list[str]) -> list[str]:
@@ -3626,7 +3634,9 @@ def pair_words(run: str) -> list[str]:
 
 def searchable(text: str) -> str:
     """The text with unspaced script replaced by pair words, so that ASCII glued to it is a word of its own."""
-    return text if text.isascii() else re.sub(_UNSPACED, lambda match: " %s " % " ".join(pair_words(match.group())), text)
+    if text.isascii():
+        return text
+    return re.sub(_UNSPACED, lambda match: " %s " % " ".join(pair_words(match.group())), text)
 
 
 def identifier_parts(text: str) -> list[str]:
@@ -3639,7 +3649,8 @@ def identifier_parts(text: str) -> list[str]:
 
 def is_dated(words: list[str]) -> bool:
     """Whether lower-case words name a day, a date or a span: also 2026, 1st, 22nd."""
-    return any(word in _DATED or (word[0].isdigit() and re.fullmatch(r"\d{4}|\d{1,2}(?:st|nd|rd|th)", word)) for word in words)
+    numbers = [word for word in words if word[0].isdigit()]
+    return not _DATED.isdisjoint(words) or any(re.fullmatch(r"\d{4}|\d{1,2}(?:st|nd|rd|th)", number) for number in numbers)
 
 
 def count_tokens(text: str) -> int:
@@ -3652,53 +3663,67 @@ def count_tokens(text: str) -> int:
 
 
 class Unit:
-    """What is found: a turn, or a part of a digest or note. `head`: headings and the like that name it."""
+    """What is found: a turn, or a part of a digest or note. Its slots are columns of the table chunks."""
 
     __slots__ = ("source", "session", "place", "at", "start_line", "end_line", "text", "head")
 
     def __init__(self, source: str, session: str, place: int, at: float, start_line: int, end_line: int, text: str, head: str) -> None:
-        self.source, self.session, self.at = source, session, at
+        self.source = source  # "session" or "memory"
+        self.session = session
         self.place = place  # its order in the session, over all its segments
-        self.start_line, self.end_line, self.text, self.head = start_line, end_line, text, head
+        self.at = at
+        self.start_line = start_line
+        self.end_line = end_line
+        self.text = text
+        self.head = head  # headings and the like that name it
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """The values of the slots."""
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def words(self, shared: str) -> tuple[str, str]:
         """(body, meta) as the full text holds them: a function of what the tables hold, for a deletion has to give them again."""
         return searchable(self.text), " ".join([shared, "zz%sq" % self.source, searchable(self.head)] + identifier_parts(self.text))
 
 
+UNIT_COLUMNS = ", ".join(Unit.__slots__)
+
+
 def full_text_rows(units: Any, path: str) -> Iterator[tuple[int, str, str]]:
     """(id, body, meta) of each (id, unit) of one file. Digests and notes are also found by their path, everything by its day."""
-    path_words, day, named = re.sub(r"[\W_]+", " ", path), None, ""
+    path_words = re.sub(r"[\W_]+", " ", path)
+    day = None
+    day_words = ""
     for id, unit in units:
         if unit.at // 86_400 != day:
             day = unit.at // 86_400
-            named = time.strftime("%d %B %Y %A", time.gmtime(day * 86_400))
-        yield (id, *unit.words(" ".join((EVERYWHERE, named, path_words if unit.source == "memory" else ""))))
+            day_words = time.strftime("%d %B %Y %A", time.gmtime(day * 86_400))
+        shared = " ".join((EVERYWHERE, day_words, path_words if unit.source == "memory" else ""))
+        yield (id, *unit.words(shared))
 
 
 def pack_lines(lines: list[str], first: int, overlap_tokens: int) -> Iterator[tuple[int, int, str]]:
     """(start line, end line, text) of runs of at most CHUNK_TOKENS, cut between lines (a longer line stays whole)."""
+    sizes = [count_tokens(line) for line in lines]
     start = 0
-    if sum(map(len, lines)) <= CHUNK_TOKENS:  # the rule, quickly: no text has more tokens than characters
-        text = "\n".join(lines).strip("\n")
-        if text.strip():
-            yield first, first + len(lines) - 1, text
-        return
     while start < len(lines):
-        end, tokens = start, 0
-        while end < len(lines) and (end == start or tokens + count_tokens(lines[end]) <= CHUNK_TOKENS):
-            tokens += count_tokens(lines[end])
+        end = start + 1
+        tokens = sizes[start]
+        while end < len(lines) and tokens + sizes[end] <= CHUNK_TOKENS:
+            tokens += sizes[end]
             end += 1
         text = "\n".join(lines[start:end]).strip("\n")
         if text.strip():
             yield first + start, first + end - 1, text
-        if end >= len(lines):
+        if end == len(lines):
             return
-        back, tokens = end, 0
-        while back - 1 > start and tokens + count_tokens(lines[back - 1]) <= overlap_tokens:
-            back -= 1
-            tokens += count_tokens(lines[back])
-        start = back
+        begun = start
+        start = end
+        shared = 0
+        while start - 1 > begun and shared + sizes[start - 1] <= overlap_tokens:
+            start -= 1
+            shared += sizes[start]
 
 
 def heading_sections(lines: list[str], first: int) -> Iterator[tuple[int, list[str], str]]:
@@ -3727,26 +3752,44 @@ def front_id(front: dict[str, Any]) -> str:
 
 
 def segment_number(front: dict[str, Any]) -> int:
+    """The number of the memory's segment; 0 where a person's file has none that can be one."""
     number = front.get("segment")
     return number if isinstance(number, int) and 0 <= number < 1 << 31 else 0
+
+
+def _digest_units(lines: list[str], first: int, session: str, at: float) -> Iterator[Unit]:
+    """The units of a digest or a note, by heading; `first` is the number of the first line."""
+    stop = first + len(lines)
+    for begin, part, heading in heading_sections(lines, first):
+        for start, end, body in pack_lines(part, begin, OVERLAP_TOKENS):
+            alone = body.strip("# \n") == heading and begin + len(part) < stop  # such a heading names the next part
+            if not alone:
+                yield Unit("memory", session, 0, at, start, end, body, heading)
+
+
+def _transcript_units(lines: list[str], first: int, session: str, at: float) -> Iterator[Unit]:
+    """The units of a transcript, by turn; each one's place is its number here."""
+    found = ((number, re.fullmatch(_MARKER, line)) for number, line in enumerate(lines) if line.startswith("<!-- turn "))
+    turns = [(number, parse_time(match.group(3)) or at) for number, match in found if match]
+    ends = [number for number, _ in turns[1:]] + [len(lines)]
+    place = 0
+    for (mark, said_at), stop in zip(turns, ends):
+        for start, end, body in pack_lines(lines[mark + 1:stop], first + mark + 1, 0):
+            yield Unit("session", session, place, said_at, start, end, body, "")
+            place += 1
 
 
 def memory_units(text: str, front: dict[str, Any], at: float) -> list[Unit]:
     """The units of a memory file's text: its digest (or the whole of a note) by heading, its transcript by turn."""
     lines = text.split("\n")
-    session, base = front_text(front, "session"), segment_number(front) * 1_000_000
-    opened = next((number for number, line in enumerate(lines) if line == "## Transcript"), len(lines))
+    session = front_text(front, "session")
     begin = lines.index("---", 1) + 1 if front and lines[0].strip() == "---" and "---" in lines[1:] else 0
-    units = []
-    for first, part, heading in heading_sections(lines[begin:opened], begin + 1):
-        for start, end, body in pack_lines(part, first, OVERLAP_TOKENS):
-            if body.strip("# \n") != heading or first + len(part) > opened:  # a heading alone names the next part, where there is one
-                units.append(Unit("memory", session, 0, at, start, end, body, heading))
-    found = [(number, re.fullmatch(_MARKER, lines[number])) for number in range(opened + 1, len(lines)) if lines[number].startswith("<!-- turn ")]
-    marks = [(number, match.group(3)) for number, match in found if match]
-    for (mark, said_at), (stop, _) in zip(marks, marks[1:] + [(len(lines), "")]):
-        for start, end, body in pack_lines(lines[mark + 1:stop], mark + 2, 0):
-            units.append(Unit("session", session, base + len(units), parse_time(said_at) or at, start, end, body, ""))
+    opened = lines.index("## Transcript") if "## Transcript" in lines else len(lines)
+    units = list(_digest_units(lines[begin:opened], begin + 1, session, at))
+    base = segment_number(front) * 1_000_000 + len(units)
+    for unit in _transcript_units(lines[opened + 1:], opened + 2, session, at):
+        unit.place += base
+        units.append(unit)
     return units
 
 
@@ -3780,6 +3823,11 @@ def memory_title(text: str, path: str) -> str:
     return match.group(1).strip() if match else os.path.basename(path)[:-len(".md")]
 
 
+def placeholders(count: int) -> str:
+    """The question marks of an SQL list of so many values."""
+    return ",".join("?" * count)
+
+
 class Index:
     """The open database. Use open_index(); close() or a with statement ends it."""
 
@@ -3809,19 +3857,24 @@ class Index:
         for start in range(0, len(work), BATCH_FILES):
             with transaction(self.db):
                 for path in work[start:start + BATCH_FILES]:
-                    self._refresh(path, found[path]) if path in found else self.remove(path)
+                    if path in found:
+                        self._refresh(path, found[path])
+                    else:
+                        self.remove(path)
             tell(min(len(work), start + BATCH_FILES), len(work))
         return len(changed)
 
     def refresh(self) -> str:
         """sync(), or the index as it is where it cannot be written now; -> what a person should know of that."""
         import sqlite3
-        notices = [] if self.full_text else ["this SQLite has no FTS5: words are matched one by one, slower and without stems"]
+        notices = [self.read_only]
+        if not self.full_text:
+            notices.append("this SQLite has no FTS5: words are matched one by one, slower and without stems")
         try:
             self.sync()
         except sqlite3.OperationalError as error:  # held by another process, or a full disk; what is damaged raises its parent
             notices.append("the index is as it was before the last changes (%s)" % error)
-        return "; ".join(notices + [self.read_only] * bool(self.read_only))
+        return "; ".join(filter(None, notices))
 
     def _refresh(self, path: str, signature: tuple[int, int]) -> None:
         data = read_file(os.path.join(self.root, path))
@@ -3835,28 +3888,34 @@ class Index:
         self.add(path, data, signature)
 
     def add(self, path: str, data: bytes, signature: tuple[int, int]) -> None:
-        """Index one file. The path must not be there."""
+        """Index one file, of which the index has nothing; `signature` is its time in nanoseconds and its size."""
         whole = memory_text(data).replace("\0", "")  # SQLite's tokenizer stops there
         front, text = _parse_front(whole)
         at = parse_time(front.get("from")) or parse_time(front.get("at")) or signature[0] / 1e9
-        project, session = front_text(front, "project") or self._folder_project(path), front_text(front, "session")
-        units = memory_units(whole, front, at)
-        cursor = self.db.execute(
-            "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
-            (path, *signature, file_hash(data), front_id(front) or content_id(project, path, ""), project, session, segment_number(front), at, memory_title(text, path), text.partition("\n## Transcript\n")[0]))
+        project = front_text(front, "project") or self._folder_project(path)
+        id = front_id(front) or content_id(project, path, "")
+        digest = text.partition("\n## Transcript\n")[0]
+        file = self.db.execute(
+            "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(%s)" % placeholders(11),
+            (path, *signature, file_hash(data), id, project, front_text(front, "session"), segment_number(front), at,
+             memory_title(text, path), digest)).lastrowid
+        units = self._numbered(memory_units(whole, front, at), project)
+        self.db.executemany("INSERT INTO chunks(id, file, %s, hash) VALUES(%s)" % (UNIT_COLUMNS, placeholders(11)),
+                            [(id, file, *unit.row, text_hash(unit.text)) for id, unit in units])
+        self._full_text("INSERT INTO chunks_fts(rowid, body, meta) VALUES(?,?,?)", units, path)
+
+    def _numbered(self, units: list[Unit], project: str) -> list[tuple[int, Unit]]:
+        """(id, unit), the ids being the next ones of the project."""
         self.db.execute("INSERT OR IGNORE INTO projects(key) VALUES(?)", (project,))
         lowest, highest = self.ids_of(project)[0]
-        first = self.db.execute("SELECT coalesce(max(id), ?) FROM chunks WHERE id BETWEEN ? AND ?", (lowest, lowest, highest)).fetchone()[0] + 1
-        self.db.executemany("INSERT INTO chunks(id, file, source, session, place, at, start_line, end_line, text, head, hash) VALUES(?,?,?,?,?,?,?,?,?,?,?)", [
-            (id, cursor.lastrowid, unit.source, unit.session, unit.place, unit.at, unit.start_line, unit.end_line, unit.text, unit.head, text_hash(unit.text))
-            for id, unit in enumerate(units, first)])
-        self._full_text("INSERT INTO chunks_fts(rowid, body, meta) VALUES(?,?,?)", enumerate(units, first), path)
+        last = self.db.execute("SELECT max(id) FROM chunks WHERE id BETWEEN ? AND ?", (lowest, highest)).fetchone()[0]
+        return list(enumerate(units, (last or lowest) + 1))
 
     def remove(self, path: str) -> None:
         """Take one file out. The full text is contentless and wants the old words back, so it comes first."""
         row = self.db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
         if row:
-            chunks = self.db.execute("SELECT id, source, session, place, at, start_line, end_line, text, head FROM chunks WHERE file = ?", row).fetchall()
+            chunks = self.db.execute("SELECT id, %s FROM chunks WHERE file = ?" % UNIT_COLUMNS, row).fetchall()
             units = ((id, Unit(*values)) for id, *values in chunks)
             self._full_text("INSERT INTO chunks_fts(chunks_fts, rowid, body, meta) VALUES('delete',?,?,?)", units, path)
             self.db.execute("DELETE FROM files WHERE id = ?", row)
@@ -3864,7 +3923,8 @@ class Index:
     def paths_of(self, name: str) -> list[str]:
         """The paths of memories whose id begins so, as the store is now."""
         self.refresh()
-        return [path for (path,) in self.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))]
+        rows = self.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))
+        return [path for (path,) in rows]
 
     def id_of(self, path: str) -> str:
         """The id of the memory at a path, as the store is now; "" where there is none."""
@@ -3874,7 +3934,7 @@ class Index:
 
     def ids_of(self, *projects: str) -> list[tuple[int, int]]:
         """The ranges of ids (both ends included) of the units of those projects that are known."""
-        rows = self.db.execute("SELECT id FROM projects WHERE key IN (%s)" % ",".join("?" * len(projects)), projects)
+        rows = self.db.execute("SELECT id FROM projects WHERE key IN (%s)" % placeholders(len(projects)), projects)
         return [(id * PROJECT_IDS, (id + 1) * PROJECT_IDS - 1) for (id,) in rows]
 
     def _full_text(self, statement: str, units: Any, path: str) -> None:
@@ -3915,12 +3975,11 @@ def _create(db: Any) -> None:
     with transaction(db):
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return  # another process has just made them
-        for statement in _SCHEMA.split(";\n"):
-            if statement.strip():
-                db.execute(statement)
+        for statement in _SCHEMA.split(";\n"):  # not by executescript, which would commit first
+            db.execute(statement)
         try:
-            for statement in _FULL_TEXT.strip().split(";\n"):
-                db.execute(statement.rstrip(";\n"))
+            for statement in _FULL_TEXT.split(";\n"):
+                db.execute(statement)
             full_text = "1"
         except sqlite3.OperationalError:  # no such module: fts5
             full_text = "0"
@@ -3982,7 +4041,7 @@ def open_index(home: Home, fresh: bool = False) -> Index:
     """
     import sqlite3
     path = home.path("index.db")
-    if not os.access(home.root, os.W_OK) or os.path.exists(path) and not os.access(path, os.W_OK):
+    if not os.access(home.root, os.W_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
         return _open_for_reading(home, fresh)
     for attempt in range(2):
         db: Any = None
@@ -4009,7 +4068,10 @@ def open_index(home: Home, fresh: bool = False) -> Index:
 
 
 def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
-    """act(index) on the open index; where that shows it to be damaged, it is made anew, and act done once more. Raises IndexUnavailable."""
+    """act(index) on the open index, and its value; where that shows it to be damaged, it is made anew, and act done once more.
+
+    Raises IndexUnavailable.
+    """
     import sqlite3
     for fresh in (False, True):
         try:
