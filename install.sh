@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-549aa91dfab4ca5c9c02a7821a17ed1fb5a58da5217ad34f3a3cb88bc445bd6e}
+SHA256=${MEMHOOK_SHA256-58babd270fd4e744ee856c13c57cf6c621ec19e6d9685552a9f02aac7cb4dbc1}
 
 tell() { printf '%s\n' "$*" >&2; }
 
