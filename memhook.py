@@ -2261,8 +2261,10 @@ class Taking:
         checkpoint = self.checkpoint
         if turn.at is not None and turn.at > checkpoint.newest_at and turn.at > checkpoint.born_at:
             return False
-        if any(turn.line == other.line for other in checkpoint.turns):
-            return True
+        same_line = [other for other in checkpoint.turns if other.line == turn.line]
+        same_key = [other.text for other in same_line if other.key == turn.key]
+        if same_line:
+            return turn.text in same_key or not same_key  # a line that was written again with other words says something new
         digest = line_hash(turn.line)
         if digest in self.taken:
             return True

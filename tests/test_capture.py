@@ -819,6 +819,21 @@ def test_two_sessions_that_end_alike_at_the_same_byte_are_both_kept(desk):
 # ---- history that comes again
 
 
+def test_a_line_that_is_written_again_with_more_words_is_kept_both_times(desk):
+    script = desk.script()
+    script.prompt("How does it end?")
+    script.answer("It ends")
+    first = script.path.read_bytes().splitlines()[-1]
+    with open(script.path, "ab") as stream:
+        for line in (first, first.replace(b"It ends", b"It ends well."), first, first.replace(b"It ends", b"It ends well.")):
+            stream.write(line + b"\n")
+    end(desk, script)
+    drain(desk)
+    answers = [turn.text for memory in desk.memories() for turn in memory.turns if turn.kind == "answer"]
+    assert answers == ["It ends", "It ends well."]
+    assert desk.run("verify", check=False).returncode == 0
+
+
 @pytest.mark.parametrize("state", ["open", "queued", "drained"])
 def test_history_that_a_compaction_appends_again_is_not_kept_again(desk, state):
     script = desk.script()
