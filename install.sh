@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-58babd270fd4e744ee856c13c57cf6c621ec19e6d9685552a9f02aac7cb4dbc1}
+SHA256=${MEMHOOK_SHA256-37f2ba82c6295823165a7efabf465d6bd0859983522ff2b08fe6e5e4d7080953}
 
 tell() { printf '%s\n' "$*" >&2; }
 
