@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-37f2ba82c6295823165a7efabf465d6bd0859983522ff2b08fe6e5e4d7080953}
+SHA256=${MEMHOOK_SHA256-b25b39ba57bab1217a1035e34aeeb96da01f4e34096451760e77ddce55839ce3}
 
 tell() { printf '%s\n' "$*" >&2; }
 

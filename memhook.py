@@ -384,6 +384,12 @@ def read_json(path: str) -> Any:
         return None
 
 
+def read_object(path: str) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is no such file, or something else in it."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
 def write_json(path: str, value: Any, durable: bool = True) -> None:
     """Replace `path` by `value` as JSON."""
     write_file(path, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n", durable)
@@ -4567,7 +4573,8 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 
 
 # ==== 15. Models ================================================================
-# Job:      what any use of a model shares: where it is, which key it gets, whether a person agreed, what was used today; one POST of JSON.
+# Job:      what any use of a model shares: where it is, which key it gets, whether a person agreed, what was used today;
+#           one POST of JSON.
 # Promise:  nothing is sent but to a place that a person agreed to; no key stands in an address, a log or a message.
 # Not:      no hook comes here, and nothing waits for a model.
 # Calls:    may_ask() -> count_call() -> HttpCall(...).result() -> note_success() or note_failure()
@@ -4575,6 +4582,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 
 ANSWER_BYTES = 1 << 20  # of a model: no digest is this long
 MODEL_WAIT_MOST_SECONDS = 6 * 3600  # back-off doubles up to this: limits last for hours
+TRIES_KEPT = 500  # memories whose failures are remembered: usage.json is read and written for each call
 MODEL_DISCLOSURE = """\
 memhook works without any model. You are about to let it use one; this is what you agree to.
 
@@ -4629,6 +4637,7 @@ class Endpoint:
 
     @property
     def local(self) -> bool:
+        """Whether nothing leaves this machine on the way there."""
         return is_local(self.host)
 
 
@@ -4638,23 +4647,29 @@ def parse_endpoint(url: str, leaf: str) -> Endpoint:
     Raises UsageError for what is no http address, and for one with a secret in it: addresses end up in logs and process lists.
     """
     from urllib.parse import urlsplit
+    no_address = UsageError("no address: %s" % redact(url), "such as http://localhost:11434 or https://api.openai.com/v1")
     try:
         parts = urlsplit(url.strip())
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise UsageError("no address: %s" % redact(url), "such as http://localhost:11434 or https://api.openai.com/v1")
+        raise no_address
     if parts.username or parts.password or redact_path(url) != url:
         raise UsageError("there is a key in the address", "name a file that holds it (…_key_file), or a variable (…_key_env)")
     if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\s\x00-\x1f]", url.strip()):
-        raise UsageError("no address: %s" % url, "such as http://localhost:11434 or https://api.openai.com/v1")
+        raise no_address
     path = parts.path.rstrip("/")
     if not path.endswith((leaf, "/api/embed")):
         path = "%s/%s" % (path or "/v1", leaf)
-    return Endpoint(parts.scheme == "https", parts.hostname, port, path + ("?" + parts.query if parts.query else ""))
+    if parts.query:
+        path += "?" + parts.query
+    return Endpoint(parts.scheme == "https", parts.hostname, port, path)
 
 
 def endpoint_of(home: Home, role: str) -> Endpoint:
-    """Where the distiller or the embedder answers. Raises UsageError; for plain http to another machine too, unless that is allowed by name."""
+    """Where the distiller or the embedder answers.
+
+    Raises UsageError; for plain http to another machine too, unless that is allowed by name.
+    """
     endpoint = parse_endpoint(home.setting(role + "_url"), "embeddings" if role == "embedder" else "chat/completions")
     allowed = [name.strip().lower() for name in home.setting("plain_http_hosts").split(",")]
     if not endpoint.secure and not endpoint.local and endpoint.host not in allowed:
@@ -4670,7 +4685,9 @@ def proxy_of(endpoint: Endpoint) -> Any:
     from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
     address = getproxies().get("https" if endpoint.secure else "http")
-    return urlsplit(address if "//" in address else "//" + address) if address and not proxy_bypass(endpoint.host) else None
+    if not address or proxy_bypass(endpoint.host):
+        return None
+    return urlsplit(address if "//" in address else "//" + address)
 
 
 def connect(endpoint: Endpoint, seconds: float) -> Any:
@@ -4680,10 +4697,13 @@ def connect(endpoint: Endpoint, seconds: float) -> Any:
     proxy = proxy_of(endpoint)
     if proxy is None:
         return kind(endpoint.host, endpoint.port, timeout=seconds)
-    from base64 import b64encode
-    login = "%s:%s" % (proxy.username, proxy.password or "")
+    headers = {}
+    if proxy.username:
+        from base64 import b64encode
+        login = "%s:%s" % (proxy.username, proxy.password or "")
+        headers["Proxy-Authorization"] = "Basic " + b64encode(login.encode()).decode()
     connection = kind(proxy.hostname, proxy.port or 8080, timeout=seconds)
-    connection.set_tunnel(endpoint.host, endpoint.port, {"Proxy-Authorization": "Basic " + b64encode(login.encode()).decode()} if proxy.username else {})
+    connection.set_tunnel(endpoint.host, endpoint.port, headers)
     return connection
 
 
@@ -4692,7 +4712,8 @@ def _refusal(status: int, headers: Any) -> ModelFailed:
     if 300 <= status < 400:
         return ModelFailed("a redirect, which is not followed")
     asked = headers.get("Retry-After") or ""
-    return ModelFailed("HTTP status %d" % status, float(asked) if re.fullmatch(r"\d{1,6}", asked) else 0.0, status == 429 or status >= 500)
+    wait_seconds = float(asked) if re.fullmatch(r"\d{1,6}", asked) else 0.0  # it may be a date; then we wait as we like
+    return ModelFailed("HTTP status %d" % status, wait_seconds, again=status == 429 or status >= 500)
 
 
 class HttpCall:
@@ -4770,18 +4791,24 @@ def key_source(home: Home, role: str) -> str:
     """Which credential would be used, in words; never the credential."""
     path, name = home.setting(role + "_key_file"), home.setting(role + "_key_env")
     if path:
-        return "the key in %s%s" % (path, "" if os.path.isfile(os.path.expanduser(path)) else " (which is not there)")
-    return "the key in the variable %s%s" % (name, "" if home.environ.get(name) else " (which is not set here)") if name else "no key"
+        there = os.path.isfile(os.path.expanduser(path))
+        return "the key in %s" % path if there else "the key in %s (which is not there)" % path
+    if name:
+        return "the key in the variable %s%s" % (name, "" if home.environ.get(name) else " (which is not set here)")
+    return "no key"
 
 
 def read_key(home: Home, role: str) -> str:
-    """The key that a person named, from a file or a variable: a drain that an editor starts has no shell's variables. "" where none is named.
+    """The key that a person named, from a file or a variable; "" where none is named.
 
-    Raises ModelFailed where what was named holds none.
+    A file, because a drain that an editor starts has no shell's variables. Raises ModelFailed where what was named holds no key.
     """
     path, name = home.setting(role + "_key_file"), home.setting(role + "_key_env")
     try:
-        key = (read_file(os.path.expanduser(path)) or b"").decode("utf-8").strip() if path else home.environ.get(name, "").strip()
+        if path:
+            key = (read_file(os.path.expanduser(path)) or b"").decode("utf-8").strip()
+        else:
+            key = home.environ.get(name, "").strip()
     except (OSError, ValueError):
         key = ""
     if (path or name) and not re.fullmatch(r"[\x21-\x7e]{1,8192}", key):
@@ -4795,69 +4822,95 @@ def read_key(home: Home, role: str) -> str:
 def place_of(home: Home, role: str) -> str:
     """Where the distiller or the embedder sends text to: "claude", an address, or "" while it is off. Raises UsageError."""
     chosen = home.setting(role)
-    return "claude" if chosen == "claude" else endpoint_of(home, role).place if chosen == "http" else ""
+    if chosen == "http":
+        return endpoint_of(home, role).place
+    return "claude" if chosen == "claude" else ""
 
 
 def consented_places(home: Home) -> dict[str, float]:
-    """Place -> when a person agreed to it: "model" of consent.json, {"by", "text", "places": {place: s}}. None without consent to capture."""
-    stored = read_json(home.path("consent.json"))
-    given = stored.get("model") if read_consent(home) and isinstance(stored, dict) else None
+    """Place -> when a person agreed to it. None without consent to capture.
+
+    "model" of consent.json: {"by": str, "text": SHA-1 of the disclosure, "places": {place: s}}
+    """
+    given = read_object(home.path("consent.json")).get("model") if read_consent(home) else None
     places = given.get("places") if isinstance(given, dict) else None
-    return {place: at for place, at in places.items() if isinstance(at, (int, float))} if isinstance(places, dict) else {}
+    if not isinstance(places, dict):
+        return {}
+    return {place: at for place, at in places.items() if isinstance(at, (int, float))}
 
 
 def agreed_at(home: Home, role: str) -> Optional[float]:
-    """When a person agreed to where a role sends; None: they did not. Who agreed to any model agreed to one on this machine. Raises UsageError."""
+    """When a person agreed to where a role sends; None: they did not. Raises UsageError.
+
+    Who agreed to any model agreed to one on this machine.
+    """
     place, places = place_of(home, role), consented_places(home)
-    if place.startswith("http") and places and endpoint_of(home, role).local:
-        return places.get(place, min(places.values()))
-    return places.get(place)
+    at = places.get(place)
+    if at is None and places and place.startswith("http") and endpoint_of(home, role).local:
+        at = min(places.values())
+    return at
 
 
 def may_ask(home: Home, role: str) -> bool:
     """Whether a role is on, agreed to and not paused. Raises UsageError where its address is none."""
     consent = read_consent(home)
-    return home.setting(role) not in ("offline", "none") and consent is not None and not consent.paused and agreed_at(home, role) is not None
+    return consent is not None and not consent.paused and agreed_at(home, role) is not None
 
 
 def still_agreed(home: Home, role: str) -> None:
-    """Raises NotAsked where a person has paused, uninstalled or purged since: nothing is sent then, and nothing may be written into the home."""
+    """Raise NotAsked where a person has paused, uninstalled or purged since.
+
+    Then nothing is sent any more, and nothing may be written into the home, which may be gone.
+    """
     if not may_ask(home, role):
         raise NotAsked("it is paused, or no longer agreed to")
 
 
 def model_name(home: Home, role: str) -> str:
     """The model that a role asks for."""
-    return home.setting(role + "_model") or SETTINGS[role + "_model"] or ("haiku" if home.setting(role) == "claude" else "gpt-4o-mini")
+    default = "haiku" if home.setting(role) == "claude" else "gpt-4o-mini"
+    return home.setting(role + "_model") or SETTINGS[role + "_model"] or default
+
+
+def _login_source(home: Home) -> str:
+    """Whether a `claude -p` with no key of ours uses the login: not where settings.json gives it a key."""
+    settings = claude_settings(home)
+    environ = settings.get("env")
+    if settings.get("apiKeyHelper") or isinstance(environ, dict) and not environ.keys().isdisjoint(_CLAUDE_KEYS):
+        return "the key that settings.json gives Claude Code, which is billed"
+    kept_back = " and ".join(name for name in _CLAUDE_KEYS if home.environ.get(name))
+    return "the login of Claude Code, and its limits" + ("; %s is set and is not passed on" % kept_back if kept_back else "")
 
 
 def credential(home: Home, role: str) -> str:
     """Which credential a role would use, and who pays: for status and the disclosure."""
-    chosen = home.setting(role)
-    if chosen == "claude" and home.setting("claude_credential") == "login":
-        settings = claude_settings(home)
-        if settings.get("apiKeyHelper") or isinstance(settings.get("env"), dict) and set(_CLAUDE_KEYS) & set(settings["env"]):
-            return "the key that settings.json gives Claude Code, which is billed"
-        found = [name for name in _CLAUDE_KEYS if home.environ.get(name)]
-        return "the login of Claude Code, and its limits%s" % ("; %s is set and is not passed on" % " and ".join(found) if found else "")
-    if chosen == "claude":
-        source = key_source(home, role)
-        return "%s, which is billed" % (source if source != "no key" else "the key in the variable ANTHROPIC_API_KEY")
-    return key_source(home, role) if chosen == "http" else "none"
+    chosen, source = home.setting(role), key_source(home, role)
+    if chosen == "http":
+        return source
+    if chosen != "claude":
+        return "none"
+    if home.setting("claude_credential") == "login":
+        return _login_source(home)
+    return "%s, which is billed" % ("the key in the variable ANTHROPIC_API_KEY" if source == "no key" else source)
 
 
 def disclosure(home: Home, role: str) -> str:
     """What a person agrees to when a role is switched on."""
-    claude = home.setting(role) == "claude"
     if role == "embedder":
+        off = "none"
         what = "The text of every turn, digest and note in the index, once each, and what you search for."
         limit = "{:,} characters a day (embedder_chars_per_day), searches aside".format(home.setting("embedder_chars_per_day"))
     else:
-        what = "What you and Claude said from now on, with a line for each tool call, in segments of about 8,000 characters; older ones only by `memhook distil`."
+        off = "offline"
+        what = ("What you and Claude said from now on, with a line for each tool call, in segments of about 8,000 characters; "
+                "older ones only by `memhook distil`.")
         limit = "{:,} calls and {:,} characters a day (distiller_calls_per_day, distiller_chars_per_day)".format(
             home.setting("distiller_calls_per_day"), home.setting("distiller_chars_per_day"))
-    place = "your own `claude -p`, and through it Anthropic" if claude else "%s, model %s" % (place_of(home, role), model_name(home, role))
-    return MODEL_DISCLOSURE.format(what=what, place=place, limit=limit, cost=credential(home, role), setting=role, off="none" if role == "embedder" else "offline")
+    if home.setting(role) == "claude":
+        place = "your own `claude -p`, and through it Anthropic"
+    else:
+        place = "%s, model %s" % (place_of(home, role), model_name(home, role))
+    return MODEL_DISCLOSURE.format(what=what, place=place, limit=limit, cost=credential(home, role), setting=role, off=off)
 
 
 # ---- the day's use
@@ -4869,14 +4922,13 @@ def read_usage(home: Home, role: str) -> dict[str, Any]:
     {"day", "calls", "chars", "failures": of that day, "streak": failures since the last success, "not_before": s, "failed_at": s,
     "why": of the last failure, "tries": {memory id: failures}, "call": mark of the child that runs}
     """
-    stored = read_json(home.path("usage.json"))
-    row = stored.get(role) if isinstance(stored, dict) else None
-    fresh: dict[str, Any] = {"day": iso(now())[:10], "calls": 0, "chars": 0, "failures": 0, "streak": 0, "not_before": 0.0, "failed_at": 0.0,
-                             "why": "", "tries": {}, "call": ""}
+    row = read_object(home.path("usage.json")).get(role)
+    today = {"day": iso(now())[:10], "calls": 0, "chars": 0, "failures": 0}
+    fresh = {**today, "streak": 0, "not_before": 0.0, "failed_at": 0.0, "why": "", "tries": {}, "call": ""}
     if not isinstance(row, dict) or any(type(row.get(name)) is not type(value) for name, value in fresh.items()):
         return fresh
-    if row["day"] != fresh["day"]:
-        row.update(day=fresh["day"], calls=0, chars=0, failures=0)
+    if row["day"] != today["day"]:
+        row.update(today)
     if row["not_before"] > now() + MODEL_WAIT_MOST_SECONDS:
         row["not_before"] = 0.0  # the clock was wrong then
     return row
@@ -4884,12 +4936,12 @@ def read_usage(home: Home, role: str) -> dict[str, Any]:
 
 def change_usage(home: Home, role: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Read, change and write a role's row, under a lock: searches and the drain count at the same time."""
+    path = home.path("usage.json")
     with Lock(home.path("usage.lock")) as lock:
         lock.acquire(2.0)  # a count that is off by one does no harm; a call that waits for ever does
-        stored = read_json(home.path("usage.json"))
         row = read_usage(home, role)
         change(row)
-        write_json(home.path("usage.json"), {**(stored if isinstance(stored, dict) else {}), role: row}, durable=False)
+        write_json(path, {**read_object(path), role: row}, durable=False)
 
 
 def count_call(home: Home, role: str, chars: int) -> None:
@@ -4909,12 +4961,14 @@ def note_failure(home: Home, role: str, error: ModelFailed, item: str = "") -> N
         row.update(failures=row["failures"] + 1, streak=row["streak"] + 1, failed_at=now(), why=str(error), call="",
                    not_before=now() + min(wait, MODEL_WAIT_MOST_SECONDS))
         if item:
-            row["tries"] = {**dict(list(row["tries"].items())[-500:]), item: row["tries"].get(item, 0) + 1}
+            latest = dict(list(row["tries"].items())[-TRIES_KEPT:])
+            row["tries"] = {**latest, item: row["tries"].get(item, 0) + 1}
     change_usage(home, role, change)
     log(home, "model-failed", role=role, why=str(error))
 
 
 def note_success(home: Home, role: str, item: str = "") -> None:
+    """End the back-off; the failures of `item`, a memory's id, are forgotten."""
     def change(row: dict[str, Any]) -> None:
         row.update(streak=0, not_before=0.0, failed_at=0.0, why="", call="")
         row["tries"].pop(item, None)
@@ -4926,10 +4980,12 @@ def model_status(home: Home) -> dict[str, Any]:
     digests, vectors = read_usage(home, "distiller"), read_usage(home, "embedder")
     later = max(digests["not_before"], vectors["not_before"])
     return {
-        "distiller": home.setting("distiller"), "credential": credential(home, "distiller"), "embedder": home.setting("embedder"),
-        "embedder_credential": credential(home, "embedder"), "calls_today": digests["calls"], "chars_today": digests["chars"],
-        "embedder_calls_today": vectors["calls"], "embedder_chars_today": vectors["chars"], "failures": digests["failures"] + vectors["failures"],
-        "failing": digests["why"] or vectors["why"], "not_before": iso(later) if later > now() else None,
+        "distiller": home.setting("distiller"), "credential": credential(home, "distiller"),
+        "calls_today": digests["calls"], "chars_today": digests["chars"],
+        "embedder": home.setting("embedder"), "embedder_credential": credential(home, "embedder"),
+        "embedder_calls_today": vectors["calls"], "embedder_chars_today": vectors["chars"],
+        "failures": digests["failures"] + vectors["failures"], "failing": digests["why"] or vectors["why"],
+        "not_before": iso(later) if later > now() else None,
     }
 
 
