@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b25b39ba57bab1217a1035e34aeeb96da01f4e34096451760e77ddce55839ce3}
+SHA256=${MEMHOOK_SHA256-551bdf75365d299fd99827bad197e8ffa5d1781130ce73ce88aeb59f3653cab5}
 
 tell() { printf '%s\n' "$*" >&2; }
 

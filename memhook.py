@@ -77,7 +77,7 @@ from functools import lru_cache
 PROGRAM = os.path.abspath(globals().get("__file__") or sys.argv[1])  # this file; the second where BOOT runs it
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the typing module costs a hook 6 ms; annotations are strings and need none of it
-    from typing import Any, Callable, Iterator, Optional
+    from typing import Any, Callable, Iterable, Iterator, Optional
 
 # ==== 1. Constants ==============================================================
 # Job:      every number that a reader may want to question, with its unit and its reason.
@@ -4113,7 +4113,7 @@ DIGEST_WEIGHT = 0.6  # of a session's digest: it repeats what turns say, and the
 MERGED_HITS = 100  # how many of the best rows may join a neighbour's result
 MERGED_CHARS = 600  # of a result made of several turns
 LEAST_COVERAGE = 0.04  # below this a unit has nothing to do with the query
-LEAST_OF = 75.0  # of a query that weighs more (about ten words that no unit has) the least is as much as of this: each line of a log brings new words
+LEAST_OF = 75.0  # a query that weighs more, as ten words that no unit has, asks no more for that: each line of a log brings new words
 SCORE_HALF = 6.0  # text_score = s / (s + SCORE_HALF): rises with the score s, from 0 to 1
 
 _ASKS_WHEN = r"(?i)\b(?:when|how long|what (?:date|day|month|year|time)|which (?:month|year|day))\b"
@@ -4140,12 +4140,12 @@ class Term:
         self.weight = weight  # inverse document frequency
 
 
-def _weights(terms: list[Term]) -> dict[str, float]:
-    """What each word of these terms weighs; of a word that was replaced by several, the most."""
+def _weight(terms: Iterable[Term]) -> float:
+    """What the words of these terms weigh together; of a word that was replaced by several, the most."""
     weights: dict[str, float] = {}
     for term in terms:
         weights[term.word] = max(term.weight, weights.get(term.word, 0.0))
-    return weights
+    return sum(weights.values())
 
 
 class Scope:
@@ -4167,13 +4167,12 @@ def query_words(text: str) -> list[str]:
     """The words of a query, each once, without stop words unless there are no others. Unspaced script gives pair words."""
     words: list[str] = []
     for run in re.findall(r"[^\W_]+", text):
-        at = 0
-        for match in re.finditer(_UNSPACED, run):
-            words += [run[at:match.start()]] if match.start() > at else []
-            pairs = pair_words(match.group())
-            words += pairs[:-1] or [pairs[0][:-1] + "*"]  # a single character: whatever pair begins with it
-            at = match.end()
-        words += [run[at:]] if at < len(run) else []
+        for part in re.split("(%s)" % _UNSPACED, run):
+            if re.match(_UNSPACED, part):
+                pairs = pair_words(part)
+                words += pairs[:-1] or [pairs[0][:-1] + "*"]  # a single character: whatever pair begins with it
+            elif part:
+                words.append(part)
     words = list(dict.fromkeys(words))
     return telling_words(words) or words
 
@@ -4192,10 +4191,18 @@ class Row:
     __slots__ = ("id", "bm25", "source", "session", "place", "hash", "file", "length")
 
     def __init__(self, id: int, bm25: float, source: str, session: str, place: int, hash: str, file: int, length: int) -> None:
-        self.id, self.bm25, self.source, self.session, self.place, self.hash, self.file, self.length = id, bm25, source, session, place, hash, file, length
+        self.id = id
+        self.bm25 = bm25
+        self.source = source
+        self.session = session
+        self.place = place
+        self.hash = hash
+        self.file = file
+        self.length = length  # characters
 
     @property
     def weight(self) -> float:
+        """What its score counts."""
         return DIGEST_WEIGHT if self.source == "memory" and self.session else 1.0
 
     @property
@@ -4223,10 +4230,12 @@ class Hit:
 
     @property
     def score(self) -> float:
+        """Of its words, from 0 without an upper bound."""
         return self.bm25 + self.session + self.dated
 
     @property
     def text_score(self) -> float:
+        """The score of its words, 0..1."""
         if self.relative is not None:
             return self.relative
         return self.score / (self.score + SCORE_HALF) if self.score > 0 else 0.0
@@ -4238,16 +4247,19 @@ class Hit:
 
     @property
     def confidence(self) -> str:
+        """"high" or "low"."""
         return "high" if self.coverage >= SURE_COVERAGE else "low"
 
-    def joins(self, other: Row) -> bool:
-        """Whether a later row is a neighbour that still fits; then the result spans it too."""
-        row = self.row
-        near = row.source == other.source == "session" and row.file == other.file and self.first - 1 <= other.place <= self.last + 1
-        if not near or self.length + other.length > MERGED_CHARS:
-            return False
-        self.first, self.last, self.length = min(self.first, other.place), max(self.last, other.place), self.length + other.length
-        return True
+    def is_joined_by(self, other: Row) -> bool:
+        """Whether a later row is a neighbour that still fits."""
+        same = self.row.source == other.source == "session" and self.row.file == other.file
+        return same and self.first - 1 <= other.place <= self.last + 1 and self.length + other.length <= MERGED_CHARS
+
+    def join(self, other: Row) -> None:
+        """Make the result span a neighbour too."""
+        self.first = min(self.first, other.place)
+        self.last = max(self.last, other.place)
+        self.length += other.length
 
 
 def session_bonus(rows: list[Row]) -> dict[tuple[str, int], float]:
@@ -4255,17 +4267,21 @@ def session_bonus(rows: list[Row]) -> dict[tuple[str, int], float]:
     scores: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         scores.setdefault(row.group, []).append(row.bm25)
-    return {group: SESSION_BONUS * sum(score * 0.5 ** rank for rank, score in enumerate(sorted(found, reverse=True)[:4])) for group, found in scores.items()}
+    best = {group: sorted(found, reverse=True)[:4] for group, found in scores.items()}
+    return {group: SESSION_BONUS * sum(score * 0.5 ** rank for rank, score in enumerate(found)) for group, found in best.items()}
 
 
 def merge_neighbours(hits: list[Hit], limit: int) -> list[Hit]:
-    """At most `limit` results: a turn next to a better one joins its result, so that a question stands with its answer; a text comes once."""
+    """At most `limit` results, no text twice: a turn next to a better one joins its result, so that a question stands with its answer."""
     best: list[Hit] = []
     known: set[str] = set()
     for hit in hits[:max(MERGED_HITS, limit)]:
-        if hit.row.hash in known or any(other.joins(hit.row) for other in best):
+        if hit.row.hash in known:
             continue
-        if len(best) < limit:
+        neighbour = next((other for other in best if other.is_joined_by(hit.row)), None)
+        if neighbour:
+            neighbour.join(hit.row)
+        elif len(best) < limit:
             known.add(hit.row.hash)
             best.append(hit)
     return best
@@ -4278,35 +4294,34 @@ class Searcher:
         self.index, self.db, self.scope = index, index.db, scope
         self.meaning = meaning  # what vectors add to the ranking (Embeddings), or None
         self.counts: dict[str, int] = {}  # of the phrases asked for
-        self.total = max(COMMON_UNITS, self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0])
+        units = self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0]
+        self.total = max(COMMON_UNITS, units)
 
     # ---- the plan
 
     def count(self, phrase: str) -> int:
-        """How many units match, counted up to SCORED_POSTINGS; of all projects: counting those of one is slower, and rare words are rare in both."""
+        """How many units match, counted up to SCORED_POSTINGS.
+
+        Of all projects: counting those of one is slower, and rare words are rare in both.
+        """
         if phrase not in self.counts:
-            self.counts[phrase] = self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks_fts WHERE chunks_fts MATCH ? LIMIT ?)", (phrase, SCORED_POSTINGS)).fetchone()[0]
+            query = "SELECT count(*) FROM (SELECT 1 FROM chunks_fts WHERE chunks_fts MATCH ? LIMIT ?)"
+            self.counts[phrase] = self.db.execute(query, (phrase, SCORED_POSTINGS)).fetchone()[0]
         return self.counts[phrase]
 
     def plan(self, text: str) -> list[Term]:
         """The terms of a query, the rarest first; a word that no unit has is replaced by what the store calls it."""
-        import math
-        terms: dict[str, Term] = {}
-
-        def add(word: str, phrase: str) -> float:
-            count = self.count(phrase)
-            weight = math.log(1 + (self.total - min(count, self.total) + 0.5) / (count + 0.5))
-            terms.setdefault(phrase, Term(word, phrase, count, weight))
-            return weight
-
         words = query_words(text)
+        terms: dict[str, Term] = {}
         for word in self._words_to_ask(words):
             parts = self._parts(word)
-            found = [add(part, phrase) for part in parts for phrase in self._phrases(part)]
-            if parts != [word]:
-                terms[quoted(word)] = Term(word, quoted(word), 0, sum(found))  # not to be had: its parts alone are never a sure find
-        if not telling_words(words):  # stop words alone are never a sure find: as much is missing as they weigh
-            terms[""] = Term("", "", 0, sum(_weights(list(terms.values())).values()))
+            found = [self._term(part, phrase) for part in parts for phrase in self._phrases(part)]
+            for term in found:
+                terms.setdefault(term.phrase, term)
+            if parts != [word]:  # not to be had: its parts alone are never a sure find
+                terms[quoted(word)] = Term(word, quoted(word), 0, sum(term.weight for term in found))
+        if not telling_words(words):  # nor are stop words alone: as much is missing as they weigh
+            terms[""] = Term("", "", 0, _weight(terms.values()))
         return sorted(terms.values(), key=lambda term: (term.count, term.phrase))
 
     def _words_to_ask(self, words: list[str]) -> list[str]:
@@ -4317,18 +4332,25 @@ class Searcher:
         known = islice((word for word in words[:SEARCHED_WORDS] if self.count(quoted(word))), QUERY_WORDS)
         return list(dict.fromkeys([*known, *words[:QUERY_WORDS]]))[:QUERY_WORDS]
 
+    def _term(self, word: str, phrase: str) -> Term:
+        import math
+        count = self.count(phrase)
+        return Term(word, phrase, count, math.log(1 + (self.total - min(count, self.total) + 0.5) / (count + 0.5)))
+
     def _parts(self, word: str) -> list[str]:
-        """The word; the parts of an identifier that no unit has whole, which are words of their own: one of them is not yet the identifier."""
-        parts = [] if word.islower() or self.count(quoted(word)) else identifier_parts(word)
-        return telling_words(parts) or [word]
+        """The word; of an identifier that no unit has whole its parts, words of their own: one of them is not yet the identifier."""
+        if word.islower() or self.count(quoted(word)):
+            return [word]
+        return telling_words(identifier_parts(word)) or [word]
 
     def _phrases(self, word: str) -> list[str]:
         """How a word is asked for: itself; else the words it begins, or the closest ones that exist."""
         exact = quoted(word)
         if self.count(exact) or len(word) < 2 or word.startswith("zc"):
             return [exact]
-        longer = [exact + "*"] if len(word) > 2 and self.count(exact + "*") else []
-        return longer or [quoted(near) for near in self._closest(word.lower())] or [exact]
+        if len(word) > 2 and self.count(exact + "*"):
+            return [exact + "*"]
+        return [quoted(near) for near in self._closest(word.lower())] or [exact]
 
     def _closest(self, word: str) -> list[str]:
         """At most two words of the vocabulary that a typo may have meant (the vocabulary holds stems, and so they are compared)."""
@@ -4336,9 +4358,11 @@ class Searcher:
         if len(word) < 4 or not word.isascii():
             return []
         begins = "SELECT term FROM vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ? LIMIT 3000"
-        near = [row[0] for row in self.db.execute(begins, (word[:2], word[:2] + "\U0010ffff", len(word) - 3, len(word) + 1))]  # a stem is shorter
-        found = get_close_matches(word, near, 2, 0.75)
-        return found or [edit for edit in _early_edits(word) if self.db.execute("SELECT 1 FROM vocabulary WHERE term = ?", (edit,)).fetchone()][:2]
+        lengths = (len(word) - 3, len(word) + 1)  # a stem is shorter
+        near = [term for (term,) in self.db.execute(begins, (word[:2], word[:2] + "\U0010ffff", *lengths))]
+        exists = "SELECT 1 FROM vocabulary WHERE term = ?"
+        return get_close_matches(word, near, 2, 0.75) or [
+            edit for edit in _early_edits(word) if self.db.execute(exists, (edit,)).fetchone()][:2]
 
     # ---- the rows
 
@@ -4350,49 +4374,62 @@ class Searcher:
         for term in terms:
             total += term.count
             (common if rare and total > SCORED_POSTINGS else rare).append(term.phrase)
-        every = " AND (%s OR %s)" % (EVERYWHERE, " OR ".join(common)) if common else ""
-        return "(%s)%s%s" % (" OR ".join(rare), every, " AND meta : zz%sq" % self.scope.source if self.scope.source else "")
+        expression = "(%s)" % " OR ".join(rare)
+        if common:
+            expression += " AND (%s OR %s)" % (EVERYWHERE, " OR ".join(common))
+        if self.scope.source:
+            expression += " AND meta : zz%sq" % self.scope.source
+        return expression
 
     def candidates(self, expression: str) -> list[Row]:
         """The best rows by BM25, best first."""
-        since = (" JOIN chunks ON chunks.id = chunks_fts.rowid", " AND chunks.at >= %r" % self.scope.since) if self.scope.since else ("", "")
-        ranked = ("SELECT chunks_fts.rowid AS id, bm25(chunks_fts, %s, %s) AS rank FROM chunks_fts%s WHERE chunks_fts MATCH ? "
-                  "AND chunks_fts.rowid BETWEEN ? AND ?%s ORDER BY rank, id LIMIT ?" % (WEIGHT_BODY, WEIGHT_META, *since))
-        rows = [Row(*row) for ids in self.scope.ids(self.index) for row in self.db.execute(
-            "SELECT best.id, -best.rank, %s FROM (%s) best JOIN chunks ON chunks.id = best.id" % (ROW_COLUMNS, ranked), (expression, *ids, CANDIDATES))]
+        dates, since = "", ""
+        if self.scope.since:
+            dates, since = "JOIN chunks ON chunks.id = chunks_fts.rowid", "AND chunks.at >= %r" % self.scope.since
+        ranked = (
+            "SELECT chunks_fts.rowid AS id, bm25(chunks_fts, %s, %s) AS rank FROM chunks_fts %s WHERE chunks_fts MATCH ? "
+            "AND chunks_fts.rowid BETWEEN ? AND ? %s ORDER BY rank, id LIMIT ?" % (WEIGHT_BODY, WEIGHT_META, dates, since))
+        query = "SELECT best.id, -best.rank, %s FROM (%s) best JOIN chunks ON chunks.id = best.id" % (ROW_COLUMNS, ranked)
+        rows: list[Row] = []
+        for ids in self.scope.ids(self.index):
+            rows += [Row(*row) for row in self.db.execute(query, (expression, *ids, CANDIDATES))]
         return sorted(rows, key=lambda row: (-row.bm25, row.id))[:CANDIDATES]
 
     def with_neighbours(self, rows: list[Row]) -> list[Row]:
         """The rows and the best ones' neighbours, each with what its neighbours in the session lend it."""
         known = {row.id: row for row in rows}
-        wanted = {id for row in rows[:LENDERS] if row.source == "session" for id in range(row.id - NEIGHBOURS, row.id + NEIGHBOURS + 1)} - set(known)
-        marks = ",".join("?" * len(wanted))
-        for row in self.db.execute("SELECT id, 0.0, %s FROM chunks WHERE source = 'session' AND id IN (%s)" % (ROW_COLUMNS, marks), tuple(wanted)):
-            known[row[0]] = Row(*row)
+        wanted: set[int] = set()
+        for row in rows[:LENDERS]:
+            if row.source == "session":
+                wanted.update(range(row.id - NEIGHBOURS, row.id + NEIGHBOURS + 1))
+        wanted -= set(known)
+        query = "SELECT id, 0.0, %s FROM chunks WHERE source = 'session' AND id IN (%s)" % (ROW_COLUMNS, placeholders(len(wanted)))
+        for values in self.db.execute(query, tuple(wanted)):
+            known[values[0]] = Row(*values)
         own = {id: row.bm25 for id, row in known.items()}
         for id, row in known.items():
             if row.source == "session" and row.length < SHORT_CHARS:
-                near = (known.get(other) for other in range(id - NEIGHBOURS, id + NEIGHBOURS + 1))
-                row.bm25 += NEIGHBOUR_SHARE * sum(own[other.id] for other in near if other and other is not row and other.file == row.file and other.source == row.source)
+                near = [known[other] for other in range(id - NEIGHBOURS, id + NEIGHBOURS + 1) if other in known and other != id]
+                lent = sum(own[other.id] for other in near if (other.file, other.source) == (row.file, row.source))
+                row.bm25 += NEIGHBOUR_SHARE * lent
         return [row for row in known.values() if row.bm25 > 0]
 
     def coverage(self, terms: list[Term], ids: list[int]) -> dict[int, float]:
         """The share of the query's weight that each unit's own text and headings have."""
-        whole = sum(_weights(terms).values()) or 1.0
+        whole = _weight(terms) or 1.0
         found: dict[int, list[Term]] = {id: [] for id in ids}
-        marks = ",".join("?" * len(ids))
+        query = "SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? AND rowid IN (%s)" % placeholders(len(ids))
         for term in terms:
-            if not term.count:
-                continue
-            for (id,) in self.db.execute("SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? AND rowid IN (%s)" % marks, (term.phrase, *ids)):
-                found[id].append(term)
-        return {id: min(1.0, sum(_weights(held).values()) / whole) for id, held in found.items()}
+            if term.count:
+                for (id,) in self.db.execute(query, (term.phrase, *ids)):
+                    found[id].append(term)
+        return {id: min(1.0, _weight(held) / whole) for id, held in found.items()}
 
     def dated(self, rows: list[Row]) -> dict[int, float]:
         """What a word of time adds to the units that have one."""
         most = DATED_BONUS * max((row.bm25 for row in rows), default=0.0)
-        found = self.db.execute("SELECT id, text FROM chunks WHERE id IN (%s)" % ",".join("?" * len(rows)), [row.id for row in rows])
-        return {id: most for id, body in found if is_dated(re.findall(r"\w+", body.lower()))}
+        found = self.db.execute("SELECT id, text FROM chunks WHERE id IN (%s)" % placeholders(len(rows)), [row.id for row in rows])
+        return {id: most for id, text in found if is_dated(re.findall(r"\w+", text.lower()))}
 
     def ranked(self, text: str, limit: int) -> list[Hit]:
         """The best results, at most `limit`, no text twice."""
@@ -4402,31 +4439,39 @@ class Searcher:
         rows = self.with_neighbours(rows)
         bonus = session_bonus(rows)
         dated = self.dated(rows) if re.search(_ASKS_WHEN, text) else {}
-        hits = sorted((Hit(row, bonus[row.group], dated.get(row.id, 0.0)) for row in rows), key=lambda hit: (-hit.score, hit.row.id))
-        best = merge_neighbours(self.meaning.rerank(self.index, self.scope, hits) if self.meaning else hits, limit)
+        hits = [Hit(row, bonus[row.group], dated.get(row.id, 0.0)) for row in rows]
+        hits.sort(key=lambda hit: (-hit.score, hit.row.id))
+        if self.meaning:
+            hits = self.meaning.rerank(self.index, self.scope, hits)
+        best = merge_neighbours(hits, limit)
         covered = self.coverage(terms, [hit.row.id for hit in best])
         for hit in best:
             hit.coverage = covered[hit.row.id]
-        whole = sum(_weights(terms).values())
-        least = LEAST_COVERAGE * min(1.0, LEAST_OF / whole) if whole else 0.0
+        least = LEAST_COVERAGE * LEAST_OF / max(LEAST_OF, _weight(terms))
         return [hit for hit in best if hit.coverage >= least or hit.row.bm25 == 0]  # 0: found by meaning alone
 
 
 def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any) -> list[Hit]:
     """Without FTS5: how many of the query's words a unit's text has, in plain Python over all of them."""
     words = list(dict.fromkeys(word.lower() for word in telling_words(re.findall(r"\w+", text)))) or [text.lower()]
-    query = ("SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text FROM chunks JOIN files ON files.id = chunks.file "
-             "WHERE chunks.at >= ? AND (? = '' OR project IN (?, ?)) AND (? = '' OR source = ?)")
+    query = (
+        "SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text "
+        "FROM chunks JOIN files ON files.id = chunks.file "
+        "WHERE chunks.at >= ? AND (? = '' OR project IN (?, ?)) AND (? = '' OR source = ?)")
     hits = []
-    for *row, body in index.db.execute(query, (scope.since, scope.project, scope.project, TEAM_PROJECT, scope.source, scope.source)):
+    for *values, body in index.db.execute(query, (scope.since, scope.project, scope.project, TEAM_PROJECT, scope.source, scope.source)):
         body = body.lower()
         found = sum(word in body for word in words)
         if found:
-            row[1] = float(found)
-            hits.append(Hit(Row(*row), 0.0, 0.0))
-            hits[-1].coverage = found / len(words)
+            row = Row(*values)
+            row.bm25 = float(found)
+            hit = Hit(row, 0.0, 0.0)
+            hit.coverage = found / len(words)
+            hits.append(hit)
     hits.sort(key=lambda hit: (-hit.score, hit.row.id))
-    return merge_neighbours(meaning.rerank(index, scope, hits[:CANDIDATES]) if meaning else hits, limit)
+    if meaning:
+        hits = meaning.rerank(index, scope, hits[:CANDIDATES])
+    return merge_neighbours(hits, limit)
 
 
 def team_mark(index: Index, path: str) -> dict[str, str]:
@@ -4443,35 +4488,47 @@ def render_hit(index: Index, hit: Hit, explain: bool) -> dict[str, Any]:
     names = ("id", "path", "start_line", "end_line", "title", "text", "project", "session", "segment", "at", "source", "content_hash")
     result = dict(zip(names, row))
     if hit.first != hit.last:
-        spanned = index.db.execute("SELECT text, start_line, end_line FROM chunks WHERE file = ? AND source = 'session' AND place BETWEEN ? AND ? ORDER BY place",
-                                   (hit.row.file, hit.first, hit.last)).fetchall()
+        query = (
+            "SELECT text, start_line, end_line FROM chunks "
+            "WHERE file = ? AND source = 'session' AND place BETWEEN ? AND ? ORDER BY place")
+        spanned = index.db.execute(query, (hit.row.file, hit.first, hit.last)).fetchall()
         result.update(text="\n".join(text for text, _, _ in spanned), start_line=spanned[0][1], end_line=spanned[-1][2])
-    vector = None if hit.vector is None else round(hit.vector, 4)
-    result.update(at=iso(result["at"]), score=round(hit.final, 4), text_score=round(hit.text_score, 4), vector_score=vector, confidence=hit.confidence)
+    result.update(
+        at=iso(result["at"]), score=round(hit.final, 4), text_score=round(hit.text_score, 4),
+        vector_score=None if hit.vector is None else round(hit.vector, 4), confidence=hit.confidence)
     if result["project"] == TEAM_PROJECT:
         result["team"] = team_mark(index, result["path"])
     if explain:
-        result["explain"] = {"bm25": round(hit.bm25, 3), "session": round(hit.session, 3), "dated": round(hit.dated, 3), "coverage": round(hit.coverage, 3)}
+        result["explain"] = {name: round(getattr(hit, name), 3) for name in ("bm25", "session", "dated", "coverage")}
     return result
 
 
 def search(home: Home, query: str, scope: Scope, limit: int, explain: bool = False, meaning: Any = None) -> dict[str, Any]:
-    """-> {"query", "mode", "results": [...]} as `search --json` prints it; "notice" where something is not as usual. Raises IndexUnavailable.
+    """-> {"query", "mode", "results": [...]} as `search --json` prints it; "notice" where something is not as usual.
 
-    `meaning`: what vectors add (Embeddings); callers who want it call search_all_ways.
+    `meaning`: what vectors add (Embeddings); callers who want it call search_all_ways. Raises IndexUnavailable.
     """
     query = _whole_text(query)
+    least = home.setting("min_score")
 
     def find(index: Index) -> tuple[str, list[dict[str, Any]]]:
-        notice, least = index.refresh(), home.setting("min_score")
+        notice = index.refresh()
         with transaction(index.db, "DEFERRED"):  # what was found is there to be shown, whatever other processes take out meanwhile
-            hits = Searcher(index, scope, meaning).ranked(query, limit) if index.full_text else search_plain(index, query, scope, limit, meaning)
+            if index.full_text:
+                hits = Searcher(index, scope, meaning).ranked(query, limit)
+            else:
+                hits = search_plain(index, query, scope, limit, meaning)
             return notice, [render_hit(index, hit, explain) for hit in hits if hit.final >= least]
 
     notice, results = with_index(home, find)
-    found = {"query": query, "mode": meaning.mode if meaning else "text", "results": results}
-    notices = [text for text in (notice, meaning.notice if meaning else "") if text]
-    return {**found, "notice": "; ".join(notices)} if notices else found
+    found = {"query": query, "mode": "text", "results": results}
+    notices = [notice]
+    if meaning:
+        found["mode"] = meaning.mode
+        notices.append(meaning.notice)
+    if any(notices):
+        found["notice"] = "; ".join(filter(None, notices))
+    return found
 
 
 # ---- one memory, notes, forgetting
@@ -4479,15 +4536,17 @@ def search(home: Home, query: str, scope: Scope, limit: int, explain: bool = Fal
 
 def parse_source(text: str) -> str:
     """"memory" or "session" (also in the plural), "" for both. Raises UsageError."""
-    if text in ("", "memory", "session"):
-        return text
-    if text in ("memories", "sessions"):
-        return {"memories": "memory", "sessions": "session"}[text]
-    raise UsageError("no source %s" % text, "sources are memory (digests and notes) and session (what was said)")
+    source = {"memories": "memory", "sessions": "session"}.get(text, text)
+    if source not in ("", "memory", "session"):
+        raise UsageError("no source %s" % text, "sources are memory (digests and notes) and session (what was said)")
+    return source
 
 
 def parse_since(text: str) -> float:
-    """Seconds since the epoch of a date (2026-01-31, local midnight), a time in ISO 8601, or a span back from now (7d, 12h, 3w). Raises UsageError."""
+    """Seconds since the epoch of a date (2026-01-31, local midnight), a time in ISO 8601, or a span back from now (7d, 12h, 3w).
+
+    "" is 0. Raises UsageError.
+    """
     if not text:
         return 0.0
     span = re.fullmatch(r"(\d{1,5})([hdwmy])", text)
@@ -4503,11 +4562,15 @@ def parse_since(text: str) -> float:
 
 def this_project(home: Home, cwd: str) -> str:
     """The key of the project that the person, or the client, is in; of a folder whose name is no UTF-8 as the client's JSON spells it."""
-    return redact_path(_whole_text(project_key(home.environ.get("CLAUDE_PROJECT_DIR") or cwd, home.setting("worktrees") == "separate")))
+    folder = home.environ.get("CLAUDE_PROJECT_DIR") or cwd
+    return redact_path(_whole_text(project_key(folder, home.setting("worktrees") == "separate")))
 
 
 def find_memory(home: Home, name: str) -> str:
-    """The path of a memory: by its id or the beginning of one, or a path in the store. Raises UsageError for "", StateError where there is none, or more than one."""
+    """The path of a memory: by its id or the beginning of one, or a path in the store.
+
+    Raises UsageError for an empty name, StateError where there is none, or more than one.
+    """
     if not name.strip():
         raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
@@ -4531,23 +4594,33 @@ def _indexed_id(home: Home, path: str) -> str:
         return ""
 
 
+def _stored_path(home: Home, path: str) -> str:
+    """A path as search shows it: below the store, with slashes."""
+    return os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
+
+
 def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[str, Any]:
-    """-> {"id", "path", "start_line", "end_line", "text", …front matter}; `count` 0: to the end. Raises StateError where line `first` is not."""
+    """-> {"id", "path", "start_line", "end_line", "text", …front matter} of `count` lines from `first` on; 0: to the end.
+
+    Raises UsageError, StateError as find_memory, and where line `first` is not.
+    """
     path = find_memory(home, name)
     text = memory_text(read_file(path) or b"")
     lines = text.split("\n")
-    lines = lines[:-1] if lines and not lines[-1] else lines
+    if not lines[-1]:
+        lines.pop()
     if first > max(1, len(lines)):
         raise StateError("%s has %d line%s" % (name, len(lines), "s" * (len(lines) != 1)), "there is no line %d" % first)
     first = max(1, first)
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
-    relative = os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
-    identity = {"id": front_id(front) or _indexed_id(home, relative), "path": relative, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
-    return {**front, **identity}
+    place = _stored_path(home, path)
+    id = front_id(front) or _indexed_id(home, place)
+    return {**front, "id": id, "path": place, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
 
 
 def need_consent(home: Home) -> Consent:
+    """The consent; raises StateError where there is none."""
     consent = read_consent(home)
     if consent is None:
         import shlex
@@ -4556,20 +4629,23 @@ def need_consent(home: Home) -> Consent:
 
 
 def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]:
-    """Keep a note of a person's, redacted; -> {"id", "path", "title", "saved": False where it was there already}. Raises UsageError, StateError."""
+    """Keep a note of a person's, redacted; when it returns, the file is durable.
+
+    -> {"id", "path", "title", "saved": False where it was there already}. Raises UsageError, StateError.
+    """
     text, title = clean(text).strip(), clean(" ".join(title.split()))
     if not re.sub(r"\[(?:private|redacted:[\w-]+)\]|\s", "", text):
         raise UsageError("the note is empty" + (": what is private or redacted is not kept" if text else ""), "memhook save TEXT")
     need_consent(home)
     title = title or one_line(gist(text, 80), 90) or "Note"
-    front = {"id": content_id(project, title, text), "project": project, "kind": "note", "from": iso(now()), "at": iso(now()), "tenant": project}
-    path = memory_path(home, front, title)
-    known = [found for found in memory_files(home) if found.endswith("-%s.md" % front["id"][:8])]
+    id, at = content_id(project, title, text), iso(now())
+    front = {"id": id, "project": project, "kind": "note", "from": at, "at": at, "tenant": project}
+    known = [found for found in memory_files(home) if found.endswith("-%s.md" % id[:8])]
+    path = known[0] if known else memory_path(home, front, title)
     if not known:
         make_folder(os.path.dirname(path), 3)
         write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))
-    saved = known[0] if known else path
-    return {"id": front["id"], "path": os.path.relpath(saved, home.path("memories")).replace(os.sep, "/"), "title": title, "saved": not known}
+    return {"id": id, "path": _stored_path(home, path), "title": title, "saved": not known}
 
 
 # ==== 15. Models ================================================================
