@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-551bdf75365d299fd99827bad197e8ffa5d1781130ce73ce88aeb59f3653cab5}
+SHA256=${MEMHOOK_SHA256-8647d675a6d6721e254b84a80b3938c8e75ac04844b69dae742f46be876d0384}
 
 tell() { printf '%s\n' "$*" >&2; }
 
