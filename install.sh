@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-8647d675a6d6721e254b84a80b3938c8e75ac04844b69dae742f46be876d0384}
+SHA256=${MEMHOOK_SHA256-c2468d6cb81a41f14ab3c43abcefb24ab1f9317fca915559cc5469422332c613}
 
 tell() { printf '%s\n' "$*" >&2; }
 

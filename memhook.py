@@ -10339,13 +10339,18 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
 # ==== 25. Commands ==============================================================
 # Job:      read arguments, call, print. One table for parser, dispatch, help and tests.
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
+# Not:      cmd_x has no docstring: COMMANDS, at the end, says what each does, with examples. It returns its exit status, None for 0.
 
 
-_COMMANDING = "\x1b(?!\\[[012]m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202d\u202e]"  # what a terminal obeys; three styles are ours
+_COMMANDING = (  # what a terminal obeys
+    "\x1b(?!\\[[012]m)"  # escapes, but for the three styles that are ours
+    "|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+    "|[\u202d\u202e]"  # text from right to left
+)
 
 
 def print_to(stream: Any, text: str) -> None:
-    """A terminal gets signs in place of the escapes in what was said: they write to the clipboard, or hide a line. A pipe gets every byte."""
+    """A terminal gets signs in place of the escapes in what was said: they write to the clipboard, or hide a line. A pipe gets all."""
     print(re.sub(_COMMANDING, "\ufffd", text) if stream.isatty() else text, file=stream, flush=True)
 
 
@@ -10361,18 +10366,28 @@ def show(text: str) -> None:
 
 
 def show_json(value: Any) -> None:
+    """A result as one line of JSON."""
     show(json.dumps(value, ensure_ascii=False))
 
 
-def cmd_drain(home: Home, options: Any) -> int:
-    consent = read_consent(home)
-    done = drain(home, consent, options.retry_dead)
-    team_after_drain(home, consent)
+def show_answer(options: Any, value: Any, text: str) -> None:
+    """A result: as JSON where --json was given, else as text."""
     if options.json:
-        show_json(done.to_json())
+        show_json(value)
     else:
-        show(", ".join("%s %d" % (name, count) for name, count in done.to_json().items()))
-    return EXIT_OK
+        show(text)
+
+
+def name_values(values: dict[str, Any]) -> str:
+    """Names and values on one line: stored 2, empty 1."""
+    return ", ".join("%s %s" % pair for pair in values.items())
+
+
+def cmd_drain(home: Home, options: Any) -> None:
+    consent = read_consent(home)
+    done = drain(home, consent, options.retry_dead).to_json()
+    team_after_drain(home, consent)
+    show_answer(options, done, name_values(done))
 
 
 def show_model(model: dict[str, Any]) -> None:
@@ -10380,9 +10395,11 @@ def show_model(model: dict[str, Any]) -> None:
     if model["distiller"] != "offline":
         show("distiller  {distiller}, with {credential}; today {calls_today} calls, {chars_today} characters".format(**model))
     if model["embedder"] != "none":
-        show("embedder   {embedder}, with {embedder_credential}; today {embedder_calls_today} calls, {embedder_chars_today} characters".format(**model))
+        line = "embedder   {embedder}, with {embedder_credential}; today {embedder_calls_today} calls, {embedder_chars_today} characters"
+        show(line.format(**model))
     if model["failing"]:
-        show("           {failures} failures today, the last: {failing}".format(**model) + ("; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""))
+        wait = "; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""
+        show("           {failures} failures today, the last: {failing}{0}".format(wait, **model))
 
 
 def readable(count: int) -> str:
@@ -10396,113 +10413,150 @@ def readable(count: int) -> str:
 def show_cleanup(cleanup: dict[str, int]) -> None:
     """What Claude Code will delete, and what was not captured of it."""
     show("cleanup    Claude Code deletes transcripts after %d days" % cleanup["days"])
-    for name, text in (("expiring", "not captured yet and about to be deleted: memhook drain"), ("past", "from before you consented and about to be deleted: memhook import"),
-                       ("late", "with more than was captured, and quiet for hours: memhook drain")):
+    for name, text in (
+        ("expiring", "not captured yet and about to be deleted: memhook drain"),
+        ("past", "from before you consented and about to be deleted: memhook import"),
+        ("late", "with more than was captured, and quiet for hours: memhook drain"),
+    ):
         if cleanup[name]:
             show("           %d transcripts %s" % (cleanup[name], text))
 
 
-def cmd_status(home: Home, options: Any) -> int:
+def capture_state(status: dict[str, Any]) -> str:
+    """Whether capture is on, and since when, for a person."""
+    broken = [event for event, state in status["hooks"].items() if state != "installed"]
+    if not status["consent"]["capture"]:
+        return "off: nobody has consented. To install: python3 %s install" % PROGRAM
+    if status["consent"]["paused"]:
+        return "paused since %s" % status["since"]["pause"]
+    if broken:
+        trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: python3 %s install"
+        return trouble % (", ".join(broken), PROGRAM)
+    return "on since %s" % status["since"]["consent"]
+
+
+def failure_text(home: Home, failure: Optional[dict[str, Any]]) -> str:
+    """What the log's last failure was, and where to read on."""
+    if failure is None:
+        return "none in the log"
+    why = failure.get("error") or failure.get("reason") or failure.get("why") or "?"
+    return "{at} {event}: {0} ({1})".format(why, home.path("memhook.log"), **failure)
+
+
+def show_status(home: Home, status: dict[str, Any]) -> None:
+    """The facts of check_status() for a person, one line for each part."""
+    spool, memories, sessions = status["spool"], status["memories"], status["sessions"]
+    show("memhook %s: capture is %s" % (VERSION, capture_state(status)))
+    show("hooks      " + name_values(status["hooks"]))
+    show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(spool["bytes"]), **spool))
+    for letter in status["dead"][:10]:
+        show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))
+    show("memories   %d, %s" % (memories["count"], readable(memories["bytes"])))
+    show("sessions   {open} open, {closed} closed; last capture {0}".format(status["last"]["capture"] or "never", **sessions))
+    show_model(status["model"])
+    show("disk       " + name_values({name: readable(count) for name, count in status["bytes"].items() if count}))
+    show_cleanup(status["cleanup"])
+    show("failure    " + failure_text(home, status["last"]["failure"]))
+    show("home       " + status["home"])
+
+
+def cmd_status(home: Home, options: Any) -> None:
     status = check_status(home)
     if options.json:
         show_json(status)
-        return EXIT_OK
-    consent, since, failure = status["consent"], status["since"], status["last"]["failure"]
-    broken = [event for event, state in status["hooks"].items() if state != "installed"]
-    state = "off: nobody has consented. To install: python3 %s install" % PROGRAM if not consent["capture"] else "paused since %s" % since["pause"] if consent["paused"] \
-        else "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: python3 %s install" % (", ".join(broken), PROGRAM) if broken \
-        else "on since %s" % since["consent"]
-    show("memhook %s: capture is %s" % (VERSION, state))
-    show("hooks      " + ", ".join("%s %s" % pair for pair in status["hooks"].items()))
-    show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(status["spool"]["bytes"]), **status["spool"]))
-    for letter in status["dead"][:10]:
-        show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))
-    show("memories   %d, %s" % (status["memories"]["count"], readable(status["memories"]["bytes"])))
-    show("sessions   {open} open, {closed} closed; last capture {0}".format(status["last"]["capture"] or "never", **status["sessions"]))
-    show_model(status["model"])
-    show("disk       " + ", ".join("%s %s" % (name, readable(count)) for name, count in status["bytes"].items() if count))
-    show_cleanup(status["cleanup"])
-    show("failure    %s" % ("none in the log" if failure is None else "{at} {event}: {0} ({1})".format(
-        failure.get("error") or failure.get("reason") or failure.get("why") or "?", home.path("memhook.log"), **failure)))
-    show("home       " + status["home"])
-    return EXIT_OK
+    else:
+        show_status(home, status)
 
 
-def cmd_pause(home: Home, options: Any) -> int:
+def cmd_pause(home: Home, options: Any) -> None:
     say("Paused: nothing is captured until memhook resume." if set_pause(home, True) else "Paused already.")
-    return EXIT_OK
 
 
-def cmd_install(home: Home, options: Any) -> int:
+def cmd_install(home: Home, options: Any) -> None:
     if options.status:
-        return cmd_status(home, options)
-    if options.off:
-        return cmd_pause(home, options)
-    install(home, options.consent, options.dry_run, say, not options.no_mcp)
-    return EXIT_OK
+        cmd_status(home, options)
+    elif options.off:
+        cmd_pause(home, options)
+    else:
+        install(home, options.consent, options.dry_run, say, not options.no_mcp)
 
 
 def ask_purge(home: Home) -> None:
     """Return if the person types PURGE; raises UsageError otherwise."""
+    undone = "nothing was erased, nothing uninstalled"
     hub = ", and the hub that is served from there" if os.path.exists(home.path("hub.db")) else ""
-    question = "This erases %s with %d memories%s. There is no way back.\nType PURGE to go on: " % (home.root, count_memories(home)["count"], hub)
-    answer = ask_words(question, "nothing was erased, nothing uninstalled")
-    if answer is None:
-        raise UsageError("nothing was erased, nothing uninstalled: --purge asks at a terminal", "run it at a terminal and type PURGE")
-    if answer != "PURGE":
-        raise UsageError("PURGE was not typed: nothing was erased, nothing uninstalled")
+    what = "This erases %s with %d memories%s. There is no way back." % (home.root, count_memories(home)["count"], hub)
+    typed = ask_words(what + "\nType PURGE to go on: ", undone)
+    if typed is None:
+        raise UsageError("%s: --purge asks at a terminal" % undone, "run it at a terminal and type PURGE")
+    if typed != "PURGE":
+        raise UsageError("PURGE was not typed: %s" % undone)
 
 
-def cmd_uninstall(home: Home, options: Any) -> int:
+def cmd_uninstall(home: Home, options: Any) -> None:
     home = installed_home(home)
     there = os.path.isdir(home.root)
     if options.purge and there:
         ask_purge(home)
         left = uninstall_and_erase(home, say)
         say("Erased %s%s" % (home.root, ", but for what is not memhook's: " + ", ".join(left) if left else ""))
-        return EXIT_OK
+        return
     uninstall(home, say)
     if there:
         say("Your memories stay in %s (memhook uninstall --purge erases them)" % home.root)
-    return EXIT_OK
 
 
-def cmd_resume(home: Home, options: Any) -> int:
-    say("On again. What was said in the pause stays out, unless you import it on purpose (memhook import)." if set_pause(home, False) else "Not paused.")
-    return EXIT_OK
+def cmd_resume(home: Home, options: Any) -> None:
+    on_again = "On again. What was said in the pause stays out, unless you import it on purpose (memhook import)."
+    say(on_again if set_pause(home, False) else "Not paused.")
 
 
 PASSAGES = 2  # of one memory, in a list for a person
 
 
-def show_passage(result: dict[str, Any], words: list[str], shown: set[str], bold: str, end: str) -> bool:
-    """Up to three lines of a result that have the query's words, without those shown already; -> whether there were any."""
+class Style:
+    """Escapes that mark text at a terminal; empty elsewhere, and where NO_COLOR is set."""
+
+    def __init__(self) -> None:
+        at_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self.bold, self.dim, self.end = ("\033[1m", "\033[2m", "\033[0m") if at_terminal else ("", "", "")
+
+
+def show_passage(result: dict[str, Any], pattern: re.Pattern[str], shown: set[str], style: Style) -> bool:
+    """Up to three lines of a result that match best, without those shown already; -> whether there were any."""
     lines = [line for line in result["text"].split("\n") if line.strip() and not line.startswith("#")] or [result["title"]]
-    best = sorted(range(len(lines)), key=lambda number: -len(re.findall("(?i)" + "|".join(words), lines[number]))) if words else list(range(len(lines)))
-    told = {one_line(lines[number], 200): number for number in sorted(best[:3])}
+    best = sorted(range(len(lines)), key=lambda number: -len(pattern.findall(lines[number])))[:3]
+    told = {one_line(lines[number], 200): None for number in sorted(best)}
     new = [line for line in told if line not in shown]
     shown.update(new)
     for line in new:
-        show("    " + (re.sub("(?i)(%s)" % "|".join(words), bold + r"\1" + end, line) if words and bold else line))
+        show("    " + pattern.sub(style.bold + r"\g<0>" + style.end, line))
     return bool(new)
+
+
+def show_memory(results: list[dict[str, Any]], pattern: re.Pattern[str], style: Style, explain: bool) -> None:
+    """The results of one memory: a heading, then for each the lines that match and the command that shows it."""
+    first = results[0]
+    place = "from the team {tenant}, by {by}".format(**first["team"]) if "team" in first else first["project"]
+    facts = "%s  %s  %s" % (first["at"][:10], place, first["confidence"])
+    show("%s%s%s  %s%s%s" % (style.bold, one_line(first["title"], 100), style.end, style.dim, facts, style.end))
+    shown = {first["title"]}
+    for result in results[:PASSAGES]:
+        if show_passage(result, pattern, shown, style) or result is first:
+            show("    %smemhook get %s --from %d%s" % (style.dim, result["id"][:8], result["start_line"], style.end))
+        if explain:
+            show("    " + json.dumps(result.get("explain"), ensure_ascii=False))
 
 
 def show_results(found: dict[str, Any], query: str, limit: int, explain: bool) -> None:
     """For a person, at most `limit` memories: title, date, project, the lines that match, the id to get."""
-    bold, dim, end = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "", "")
-    words = list(map(re.escape, telling_words(re.findall(r"\w{2,}", query))))
+    words = [re.escape(word) for word in re.findall(r"\w{2,}", query) if word.lower() not in _STOP_WORDS]
+    pattern = re.compile("(?i)" + ("|".join(words) or "(?!)"))  # the last matches nothing
     memories: dict[str, list[dict[str, Any]]] = {}
     for result in found["results"]:
         memories.setdefault(result["id"], []).append(result)
     for results in list(memories.values())[:limit]:
-        first, shown = results[0], {results[0]["title"]}
-        place = "from the team {tenant}, by {by}".format(**first["team"]) if "team" in first else first["project"]
-        show("%s%s%s  %s%s  %s  %s%s" % (bold, one_line(first["title"], 100), end, dim, first["at"][:10], place, first["confidence"], end))
-        for result in results[:PASSAGES]:
-            if show_passage(result, words, shown, bold, end) or result is first:
-                show("    %smemhook get %s --from %d%s" % (dim, result["id"][:8], result["start_line"], end))
-            if explain:
-                show("    " + json.dumps(result.get("explain"), ensure_ascii=False))
+        show_memory(results, pattern, Style(), explain)
 
 
 def doubt(found: dict[str, Any], scope: Scope) -> str:
@@ -10517,25 +10571,29 @@ def doubt(found: dict[str, Any], scope: Scope) -> str:
 
 
 def chosen_project(home: Home, options: Any) -> str:
-    """The project that --project, --all or this folder stands for; "" for every one. Raises StateError where no memory is of the project
-    that was named, and names some that are: those with a name like it first."""
+    """The project that --project, --all or this folder stands for; "" for every one.
+
+    Raises StateError where no memory is of the project that was named, with some that there are: those with a name like it first.
+    """
     from difflib import SequenceMatcher
-    key = options.project
+    key, here = options.project, this_project(home, os.getcwd())
     if not key:
-        return "" if options.all else this_project(home, os.getcwd())
+        return "" if options.all else here
 
     def read(index: Index) -> list[str]:
         index.refresh()
         return [found for found, in index.db.execute("SELECT DISTINCT project FROM files ORDER BY project")]
 
     keys = with_index(home, read)
-    if key in keys or key == this_project(home, os.getcwd()):
+    if key in keys or key == here:
         return "" if options.all else key
+    if not keys:
+        raise StateError("no project %s" % key, "there are no memories yet")
     keys.sort(key=lambda known: -SequenceMatcher(None, key.lower(), known.lower()).ratio())
-    raise StateError("no project %s" % key, "the projects are: %s" % ", ".join(keys[:5] + ["…"] * (len(keys) > 5)) if keys else "there are no memories yet")
+    raise StateError("no project %s" % key, "the projects are: %s%s" % (", ".join(keys[:5]), ", …" if len(keys) > 5 else ""))
 
 
-def cmd_search(home: Home, options: Any) -> int:
+def cmd_search(home: Home, options: Any) -> None:
     query = " ".join(options.query)
     if not query.strip():
         raise UsageError("the query is empty", "memhook search WORDS")
@@ -10546,18 +10604,16 @@ def cmd_search(home: Home, options: Any) -> int:
     found = search_all_ways(home, query, scope, limit if options.json else PASSAGES * limit, options.explain)
     if options.json:
         show_json(found)
-        return EXIT_OK
+        return
     if "notice" in found:
         say(found["notice"])
     show_results(found, query, limit, options.explain)
     say(doubt(found, scope))
-    return EXIT_OK
 
 
-def cmd_get(home: Home, options: Any) -> int:
+def cmd_get(home: Home, options: Any) -> None:
     found = get_memory(home, options.name, options.first, options.lines)
-    show_json(found) if options.json else show(found["text"])
-    return EXIT_OK
+    show_answer(options, found, found["text"])
 
 
 def show_trouble(sent: Sent) -> None:
@@ -10584,12 +10640,16 @@ def cmd_save(home: Home, options: Any) -> int:
     if options.propose:
         need_team(home)
         if switched_off(os.getcwd()):
-            raise StateError("this project is switched off: nothing of it is proposed", "a .memhook-off file lies in this folder or above it")
+            raise StateError("this project is switched off: nothing of it is proposed",
+                             "a .memhook-off file lies in this folder or above it")
     text = read_stdin() if options.text == ["-"] else " ".join(options.text)
     note = save_note(home, text, options.title or "", this_project(home, os.getcwd()))
     say("Saved." if note["saved"] else "Known already.")
     show(note["id"])
-    return show_proposed(home, *propose(home, [home.path("memories", *note["path"].split("/"))])) if options.propose else EXIT_OK
+    if not options.propose:
+        return EXIT_OK
+    ids, sent = propose(home, [home.path("memories", *note["path"].split("/"))])
+    return show_proposed(home, ids, sent)
 
 
 def progress(word: str) -> Callable[[int, int], None]:
@@ -10601,15 +10661,16 @@ def progress(word: str) -> Callable[[int, int], None]:
     return tell
 
 
-def cmd_reindex(home: Home, options: Any) -> int:
+def cmd_reindex(home: Home, options: Any) -> None:
     count, notice = rebuild_index(home, progress("indexed"))
     say("Indexed %d memories.%s" % (count, " But " + notice if notice else ""))
-    return EXIT_OK
 
 
 def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
     """Whether what was said before the consent, or in a pause, may be taken; a person is asked at a terminal. Elsewhere it is left out."""
-    told = "%d of %d new transcripts hold what was said before you consented on %s, or while memhook was paused." % (plan["past"], plan["new"], iso(consent.capture_at)[:10])
+    day = iso(consent.capture_at)[:10]
+    told = "{past} of {new} new transcripts hold what was said before you consented on {0}, or while memhook was paused."
+    told = told.format(day, **plan)
     if not sys.stdin.isatty():
         say(told + " That is left out; --yes takes it too.")
         return False
@@ -10619,45 +10680,57 @@ def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def show_import(report: dict[str, int], kept_out: dict[str, int]) -> None:
-    """What an import did; where something stays withheld, in how many transcripts and why."""
-    show("{transcripts} transcripts looked at, {0}: {turns} turns taken, in {segments} segments; {withheld} withheld".format(readable(report["bytes"]), **report))
-    for reason, text in (("before", "said before you consented: memhook import --yes takes it"), ("paused", "said in a pause: memhook import --yes takes it"),
-                         ("off", "said in a project that is switched off")):
+def plan_text(plan: dict[str, int]) -> str:
+    """What an import would do, for a person."""
+    return (
+        "{transcripts} transcripts, {0}. New in memory would be {new} of them, {1}.\n"
+        "{past} of the new ones hold what was said before you consented, or in a pause: that is taken only with --yes,"
+        " or when you are asked.\n"
+        "{off} others lie in projects that are switched off: nothing of them is taken."
+    ).format(readable(plan["bytes"]), readable(plan["new_bytes"]), **plan)
+
+
+def import_text(report: dict[str, int], kept_out: dict[str, int]) -> str:
+    """What an import did, for a person; where something stays withheld, in how many transcripts and why."""
+    told = "{transcripts} transcripts looked at, {0}: {turns} turns taken, in {segments} segments; {withheld} withheld"
+    lines = [told.format(readable(report["bytes"]), **report)]
+    for reason, text in (
+        ("before", "said before you consented: memhook import --yes takes it"),
+        ("paused", "said in a pause: memhook import --yes takes it"),
+        ("off", "said in a project that is switched off"),
+    ):
         if kept_out.get(reason):
-            show("    withheld, in %d of them: %s" % (kept_out[reason], text))
-    for name, text in (("skipped", "lines were skipped: no JSON, or too long"), ("failed", "transcripts could not be read; memhook status tells more")):
-        if report[name]:
-            show("    %d %s" % (report[name], text))
+            lines.append("    withheld, in %d of them: %s" % (kept_out[reason], text))
+    if report["skipped"]:
+        lines.append("    %d lines were skipped: no JSON, or too long" % report["skipped"])
+    if report["failed"]:
+        lines.append("    %d transcripts could not be read; memhook status tells more" % report["failed"])
+    return "\n".join(lines)
 
 
 def cmd_import(home: Home, options: Any) -> int:
     consent = need_consent(home)
     found = find_transcripts(home, options.paths)
-    plan = plan_import(home, consent, found) if options.dry_run or not options.yes else {"past": 0}
-    if options.dry_run:
-        told = ("{transcripts} transcripts, {0}. New in memory would be {new} of them, {1}.\n"
-                "{past} of the new ones hold what was said before you consented, or in a pause: that is taken only with --yes, or when you are asked.\n"
-                "{off} others lie in projects that are switched off: nothing of them is taken.")
-        show_json(plan) if options.json else show(told.format(readable(plan["bytes"]), readable(plan["new_bytes"]), **plan))
-        return EXIT_OK
-    past = options.yes or bool(plan["past"]) and ask_past(consent, plan)
+    past = options.yes
+    if options.dry_run or not options.yes:
+        plan = plan_import(home, consent, found)
+        if options.dry_run:
+            show_answer(options, plan, plan_text(plan))
+            return EXIT_OK
+        past = plan["past"] > 0 and ask_past(consent, plan)
     importing = Import(home, consent, past)
     report = importing.run(found, progress("looked at"))
-    show_json(report) if options.json else show_import(report, importing.kept_out)
+    show_answer(options, report, import_text(report, importing.kept_out))
     if report["segments"] and not options.json:
         say("A drain turns the segments into memories; memhook status tells how far it is.")
     return EXIT_FAILED if report["failed"] else EXIT_OK
 
 
 def show_coverage(coverage: Coverage) -> None:
-    """The lines of one transcript that a person should look at. What was said there is shown at a terminal only: not to a file, a log, a pipe."""
-    word, told = coverage.state, coverage.trouble
-    if word == "ok":
-        word = "repeated"
-    elif word == "edited":
-        told = "turns: %d" % coverage.turns["edited"]
-    show("%s  %s%s" % (word, coverage.path, "  (%s)" % told if told else ""))
+    """The lines of one transcript that a person should look at. What was said there is for a terminal only, not for a file or a pipe."""
+    state = "repeated" if coverage.state == "ok" else coverage.state
+    told = "turns: %d" % coverage.turns["edited"] if state == "edited" else coverage.trouble
+    show("%s  %s%s" % (state, coverage.path, "  (%s)" % told if told else ""))
     for word, ranges, turns in (("missing", coverage.gaps, coverage.lost), ("repeated", coverage.repeats, coverage.again)):
         if turns and sys.stdout.isatty():
             for turn in turns:
@@ -10668,14 +10741,16 @@ def show_coverage(coverage: Coverage) -> None:
 
 
 def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> None:
-    """What verify found, transcript by transcript where there is something to look at, and in sum. `totals`: of the turns, by where they are."""
+    """What verify found: each transcript that a person should look at, then the sum. `totals`: the turns, by where they are."""
     states = [coverage.state for coverage in found]
     for coverage in found:
         if coverage.state in ("missing", "edited", "other-parser", "not-checked") or coverage.gaps or coverage.repeats:
             show_coverage(coverage)
-    gone = " (%d of them gone: their receipts speak)" % states.count("source-gone") if "source-gone" in states else ""
-    counts = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count) or "no turns"
-    show("%d transcript%s%s, %d bytes read: %s" % (len(found), "" if len(found) == 1 else "s", gone, sum(coverage.bytes for coverage in found), counts))
+    read = "1 transcript" if len(found) == 1 else "%d transcripts" % len(found)
+    if "source-gone" in states:
+        read += " (%d of them gone: their receipts speak)" % states.count("source-gone")
+    turns = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count)
+    show("%s, %d bytes read: %s" % (read, sum(coverage.bytes for coverage in found), turns or "no turns"))
     if "not-checked" in states:
         show("Not checked, for their checkpoints cannot be read: %d. memhook doctor tells what mends that." % states.count("not-checked"))
     if totals["edited"]:
@@ -10699,41 +10774,47 @@ def cmd_verify(home: Home, options: Any) -> int:
     return EXIT_OK if ok else EXIT_FOUND
 
 
-def cmd_forget(home: Home, options: Any) -> int:
+def cmd_forget(home: Home, options: Any) -> None:
     receipts = forget(home, options.ids)
     if options.json:
         show_json({"forgotten": receipts})
-        return EXIT_OK
+        return
     for receipt in receipts:
         show("Forgot %s: %s" % (receipt["id"], one_line(receipt["title"], 100)))
         show("    from " + receipt["path"])
-        show("    removed: " + ", ".join("%s %d" % pair for pair in receipt["removed"].items()))
+        show("    removed: " + name_values(receipt["removed"]))
         for place in receipt["kept"]:
             show("    not ours to erase: " + place)
-    return EXIT_OK
 
 
-def cmd_list(home: Home, options: Any) -> int:
-    project = chosen_project(home, options)
-    since = parse_since(options.since or "")
+def list_memories(home: Home, project: str, since: float) -> list[dict[str, Any]]:
+    """The memories of a project ("" for all) since a time, the newest first: [{"id", "at", "title", "project", "path", "session"}]"""
+    query = ("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project = ?)"
+             " ORDER BY at DESC, segment DESC")
 
     def read(index: Index) -> list[tuple[Any, ...]]:
         index.refresh()
-        return index.db.execute("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project = ?) ORDER BY at DESC, segment DESC",
-                                (since, project, project)).fetchall()
+        return index.db.execute(query, (since, project, project)).fetchall()
 
-    rows = with_index(home, read)
+    names = ("id", "at", "title", "project", "path", "session")
+    return [dict(zip(names, (memory, iso(at), *rest))) for memory, at, *rest in with_index(home, read)]
+
+
+def cmd_list(home: Home, options: Any) -> None:
+    project = chosen_project(home, options)
+    memories = list_memories(home, project, parse_since(options.since or ""))
     if options.json:
-        show_json({"memories": [dict(zip(("id", "at", "title", "project", "path", "session"), (row[0], iso(row[1]), *row[2:]))) for row in rows]})
-        return EXIT_OK
+        show_json({"memories": memories})
+        return
     day = ""
-    for memory, at, title, key, _, _ in rows:
-        if iso(at)[:10] != day:
-            day = iso(at)[:10]
+    for memory in memories:
+        if memory["at"][:10] != day:
+            day = memory["at"][:10]
             show(day)
-        show("    %s  %s%s" % (memory[:8], one_line(title, 100), "" if project else "  (%s)" % key))
-    say("" if rows else "No memories%s." % (" in this project (--all lists everything)" if project else ""))
-    return EXIT_OK
+        place = "" if project else "  (%s)" % memory["project"]
+        show("    %s  %s%s" % (memory["id"][:8], one_line(memory["title"], 100), place))
+    if not memories:
+        say("No memories in this project (--all lists everything)." if project else "No memories.")
 
 
 def cmd_mcp(home: Home, options: Any) -> int:
@@ -10743,15 +10824,12 @@ def cmd_mcp(home: Home, options: Any) -> int:
 # ---- models and settings
 
 
-def cmd_distil(home: Home, options: Any) -> int:
+def cmd_distil(home: Home, options: Any) -> None:
     done = distil_old(home, parse_since(options.since or ""), progress("asked for"))
-    if options.json:
-        show_json(done)
-    else:
-        show("{upgraded} upgraded, {left} left as they are, {failed} failed".format(**done))
+    show_answer(options, done, "{upgraded} upgraded, {left} left as they are, {failed} failed".format(**done))
     if done["failed"]:
-        raise StateError("the model gave no digest: {why}".format(**done), "the memories keep their offline digests; memhook status tells more")
-    return EXIT_OK
+        raise StateError("the model gave no digest: {why}".format(**done),
+                         "the memories keep their offline digests; memhook status tells more")
 
 
 def read_config(home: Home) -> dict[str, Any]:
@@ -10766,7 +10844,7 @@ def read_config(home: Home) -> dict[str, Any]:
 
 
 def grant_models(home: Home, roles: list[str], how: str) -> None:
-    """Keep in consent.json the places that are in use and agreed to, and those of `roles`, just now: what is switched off is asked for again."""
+    """Keep in consent.json the places that are in use and agreed to, and those of `roles`, as of now. Others are asked for again."""
     stored = read_json(home.path("consent.json"))
     if not isinstance(stored, dict):
         return
@@ -10776,8 +10854,10 @@ def grant_models(home: Home, roles: list[str], how: str) -> None:
             place, at = place_of(home, role), agreed_at(home, role)
         except UsageError:
             continue  # an address that makes no sense, from a hand that is not ours: nothing can be sent there
-        if place and (at is not None or role in roles):
-            places[place] = round(now(), 3) if at is None else at
+        if at is None and role in roles:
+            at = round(now(), 3)
+        if place and at is not None:
+            places[place] = at
     stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "places": places}
     write_json(home.path("consent.json"), stored)
 
@@ -10790,7 +10870,10 @@ def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
 
 
 def set_setting(home: Home, key: str, text: str, phrase: Optional[str]) -> None:
-    """Write one setting. One that sends text to a new place says so, and asks, before anything is written. Raises UsageError, StateError, InstallError."""
+    """Write one setting. One that sends text to a new place says so, and asks, before anything is written.
+
+    Raises UsageError for a value that makes no sense, StateError without consent, InstallError where the person says no.
+    """
     value, stored = parse_setting(key, text), read_config(home)
     need_consent(home)
     trial, roles = unasked_roles(home, key, value)
@@ -10811,8 +10894,13 @@ def unset_setting(home: Home, key: str) -> None:
         grant_models(home, [], "unset")
 
 
+def setting_facts(home: Home, name: str) -> dict[str, Any]:
+    return {"value": home.setting(name), "source": home.source(name)}
+
+
 def show_settings(home: Home, as_json: bool) -> None:
-    found = {name: {"value": home.setting(name), "source": home.source(name), "default": default} for name, default in SETTINGS.items()}
+    """Every setting: its value, where that comes from, what it is."""
+    found = {name: {**setting_facts(home, name), "default": default} for name, default in SETTINGS.items()}
     if as_json:
         show_json(found)
         return
@@ -10820,27 +10908,35 @@ def show_settings(home: Home, as_json: bool) -> None:
         show("%-24s %-28s %-12s %s" % (name, found[name]["value"], found[name]["source"], text))
 
 
-def cmd_config(home: Home, options: Any) -> int:
-    wanted = {"list": 0, "get": 1, "set": 2, "unset": 1}[options.action]
-    given = [word for word in (options.key, options.value) if word is not None]
-    if len(given) != wanted:
+def say_setting(home: Home, key: str) -> None:
+    """What a setting is now that it was changed."""
+    value, told = home.setting(key), ""
+    if value == "":
+        value = "empty (%s)" % next(text for name, _, text in SETTING_ROWS if name == key)
+    if home.source(key) == "environment":
+        told = ", but MEMHOOK_%s in the environment wins over it" % key.upper()
+    say("%s is %s%s" % (key, value, told))
+
+
+CONFIG_ACTIONS = {"list": 0, "get": 1, "set": 2, "unset": 1}  # how many words follow
+
+
+def cmd_config(home: Home, options: Any) -> None:
+    wanted = CONFIG_ACTIONS[options.action]
+    if wanted != sum(word is not None for word in (options.key, options.value)):
         raise UsageError("config %s takes %s" % (options.action, ("no key", "a key", "a key and a value")[wanted]), "memhook config --help")
     if options.action == "list":
         show_settings(home, options.json)
-        return EXIT_OK
+        return
     key = known_key(options.key)
+    if options.action == "get":
+        show_answer(options, {"key": key, **setting_facts(home, key)}, str(home.setting(key)))
+        return
     if options.action == "set":
         set_setting(home, key, options.value, options.consent)
-    elif options.action == "unset":
-        unset_setting(home, key)
     else:
-        show_json({"key": key, "value": home.setting(key), "source": home.source(key)}) if options.json else show(str(home.setting(key)))
-    if options.action != "get":
-        overruled = ", but MEMHOOK_%s in the environment wins over it" % key.upper() if home.source(key) == "environment" else ""
-        value = home.setting(key)
-        meant = "empty (%s)" % next(text for name, _, text in SETTING_ROWS if name == key) if value == "" else value
-        say("%s is %s%s" % (key, meant, overruled))
-    return EXIT_OK
+        unset_setting(home, key)
+    say_setting(home, key)
 
 
 def cmd_doctor(home: Home, options: Any) -> int:
@@ -10867,11 +10963,12 @@ def read_token(path: str) -> str:
         import getpass
         text = getpass.getpass("The token that the hub's admin gave you: ") if sys.stdin.isatty() else ""
     if not re.fullmatch(r"[!-~]{8,512}", text.strip()):
-        raise UsageError("no token%s" % (" in %s" % path if path else " was given"), "put it into a file that only you can read: --token-file FILE")
+        raise UsageError("no token in %s" % path if path else "no token was given",
+                         "put it into a file that only you can read: --token-file FILE")
     return text.strip()
 
 
-def cmd_team_join(home: Home, options: Any) -> int:
+def cmd_team_join(home: Home, options: Any) -> None:
     url = hub_url(options.URL, options.allow_http)
     token = read_token(options.token_file)
     need_consent(home)
@@ -10881,23 +10978,23 @@ def cmd_team_join(home: Home, options: Any) -> int:
     team = join(home, url, token, "flag" if options.consent else "typed")
     say("Joined the team %s as %s (%s). Propose a memory: memhook team propose ID" % (team.tenant, team.name, team.role))
     show_trouble(send_waiting(home, team))
-    return EXIT_OK
 
 
-def cmd_team_leave(home: Home, options: Any) -> int:
-    joined, removed = read_team(home) is not None, leave(home, options.purge)
-    if not joined:
-        say("No team was joined%s." % ("; %d waiting candidates were erased" % removed if removed else ""))
-        return EXIT_OK
-    say("Left. Nothing is proposed or sent any more%s. What you pulled stays." % ("; %d waiting candidates were erased" % removed if options.purge else ""))
-    return EXIT_OK
+def cmd_team_leave(home: Home, options: Any) -> None:
+    joined = read_team(home) is not None
+    removed = leave(home, options.purge)
+    erased = "; %d waiting candidates were erased" % removed
+    if joined:
+        say("Left. Nothing is proposed or sent any more%s. What you pulled stays." % (erased if options.purge else ""))
+    else:
+        say("No team was joined%s." % (erased if removed else ""))
 
 
-def cmd_team_status(home: Home, options: Any) -> int:
+def cmd_team_status(home: Home, options: Any) -> None:
     facts = check_team(home)
     if options.json:
         show_json(facts)
-        return EXIT_OK
+        return
     show("team       {tenant} at {url}, as {name} ({role})".format(**facts) if facts["joined"] else "team       none was joined")
     show("proposing  " + ("every new memory" if facts["propose"] == "auto" else "what you name"))
     show("outbox     {new} waiting, {claimed} in work, {dead} refused".format(**facts["outbox"]))
@@ -10906,7 +11003,6 @@ def cmd_team_status(home: Home, options: Any) -> int:
         say(facts["trouble"])
     for what, _, mend in team_troubles(facts):
         say("%s: %s" % (what, mend))
-    return EXIT_OK
 
 
 def cmd_team_propose(home: Home, options: Any) -> int:
@@ -10915,29 +11011,38 @@ def cmd_team_propose(home: Home, options: Any) -> int:
     return show_proposed(home, ids, sent)
 
 
-def cmd_team_outbox(home: Home, options: Any) -> int:
+def outbox_entries(home: Home) -> list[dict[str, str]]:
+    """-> [{"id", "title", "at", "state": "waiting" or "refused", "reason"}]"""
+    entries = []
+    for item, state, candidate in waiting_candidates(home, ("claimed", "new", "dead")):
+        entry = {name: str(candidate.get(name) or "") for name in ("id", "title", "at")}
+        entry["id"] = entry["id"] or item.stem
+        entry["state"] = "refused" if state == "dead" else "waiting"
+        entry["reason"] = str(candidate.get("reason") or "")
+        entries.append(entry)
+    return entries
+
+
+def cmd_team_outbox(home: Home, options: Any) -> None:
     if options.purge:
         say("Erased %d candidates." % purge_outbox(home))
     elif options.retry:
         sent = retry_outbox(home)
         say("Sent %d." % sum(outcome in ("proposed", "duplicate") for outcome in sent.outcomes.values()))
         show_trouble(sent)
-    listed = [{"id": str(candidate.get("id") or item.stem), "title": str(candidate.get("title") or ""), "at": str(candidate.get("at") or ""),
-               "state": "refused" if state == "dead" else "waiting", "reason": str(candidate.get("reason") or "")}
-              for item, state, candidate in waiting_candidates(home, ("claimed", "new", "dead"))]
+    entries = outbox_entries(home)
     if options.json:
-        show_json({"outbox": listed})
-        return EXIT_OK
-    for entry in listed:
-        show("%s  %s  %s%s" % (entry["id"][:8], entry["state"], one_line(entry["title"], 100), "  (%s)" % entry["reason"] if entry["reason"] else ""))
-    say("" if listed else "The outbox is empty.")
-    return EXIT_OK
+        show_json({"outbox": entries})
+        return
+    for entry in entries:
+        reason = "  (%s)" % entry["reason"] if entry["reason"] else ""
+        show("%s  %s  %s%s" % (entry["id"][:8], entry["state"], one_line(entry["title"], 100), reason))
+    say("" if entries else "The outbox is empty.")
 
 
-def cmd_team_pull(home: Home, options: Any) -> int:
+def cmd_team_pull(home: Home, options: Any) -> None:
     done = pull(home)
-    show_json(done) if options.json else show("%d new, %d taken back" % (done["added"], done["removed"]))
-    return EXIT_OK
+    show_answer(options, done, "{added} new, {removed} taken back".format(**done))
 
 
 # ---- hub
@@ -10954,48 +11059,43 @@ def cmd_hub_serve(home: Home, options: Any) -> int:
     return serve_hub(hub, options.host, options.port, say)
 
 
-def cmd_hub_token_add(home: Home, options: Any) -> int:
+def cmd_hub_token_add(home: Home, options: Any) -> None:
     home.create()
     with using_hub(hub_path(home, options.db), make=True) as db:
         token = add_token(db, options.tenant, options.NAME, options.role)
     say("The token of %s, %s of %s. It is shown this once:" % (options.NAME, options.role, options.tenant))
     show(token)
-    return EXIT_OK
 
 
-def cmd_hub_token_list(home: Home, options: Any) -> int:
+def cmd_hub_token_list(home: Home, options: Any) -> None:
     with using_hub(hub_path(home, options.db)) as db:
         tokens = list_tokens(db)
     if options.json:
         show_json({"tokens": tokens})
-        return EXIT_OK
+        return
     for token in tokens:
         show("{name}  {role}  {tenant}  {at}".format(**token) + ("  revoked " + token["revoked"] if token["revoked"] else ""))
-    return EXIT_OK
 
 
-def cmd_hub_token_revoke(home: Home, options: Any) -> int:
+def cmd_hub_token_revoke(home: Home, options: Any) -> None:
     with using_hub(hub_path(home, options.db)) as db:
         revoke_token(db, options.tenant, options.NAME)
     say("Revoked. A hub that runs refuses it from now on.")
-    return EXIT_OK
 
 
-def cmd_hub_govern(home: Home, options: Any) -> int:
+def cmd_hub_govern(home: Home, options: Any) -> None:
     with using_hub(hub_path(home, options.db)) as db:
         done = govern(db, options.hold)
-    show_json(done) if options.json else show(", ".join("%s %d" % pair for pair in done.items()))
-    return EXIT_OK
+    show_answer(options, done, name_values(done))
 
 
-def cmd_hub_anchor(home: Home, options: Any) -> int:
+def cmd_hub_anchor(home: Home, options: Any) -> None:
     path = hub_path(home, options.db)
     with using_hub(path) as db:
         added = append_anchors(db, options.anchors or anchors_path(path))
     for entry in added:
         show(canonical(entry))
     say("" if added else "Nothing to anchor: no chain has a receipt since its last anchor.")
-    return EXIT_OK
 
 
 def cmd_hub_audit(home: Home, options: Any) -> int:
@@ -11015,32 +11115,39 @@ def cmd_hub_audit(home: Home, options: Any) -> int:
 
 
 def demo_line(cwd: str, turn: int, place: int, role: str, content: Any) -> dict[str, Any]:
+    """One line of the demo's transcript: the `place`-th of a turn."""
     return {
-        "type": role, "uuid": "00000000-0000-4000-8000-%06d%06d" % (turn, place), "sessionId": "demo", "cwd": cwd, "gitBranch": "main", "version": "2.1.332",
-        "timestamp": iso(now() + turn + place / 10), "isSidechain": False, "message": {"role": role, "content": content},
+        "type": role, "uuid": "00000000-0000-4000-8000-%06d%06d" % (turn, place), "sessionId": "demo", "isSidechain": False,
+        "timestamp": iso(now() + turn + place / 10), "cwd": cwd, "gitBranch": "main", "version": "2.1.332",
+        "message": {"role": role, "content": content},
     }
 
 
 def demo_lines(cwd: str) -> list[list[dict[str, Any]]]:
     """Three turns of a session about a bug, as Claude Code writes them; about enough text for two segments."""
-    talk = [
+    tests = {"command": "npm test -- checkout", "description": "Run the checkout tests"}
+    talk = [  # prompt, [(tool, what it was given, how it failed)], reply
         ("The checkout test fails on CI but passes here. Find out why.",
-         [("Bash", {"command": "npm test -- checkout", "description": "Run the checkout tests"}, "Exit code 1\nError: expected 1999 but got 2000")],
-         "The cause is rounding: prices are floats, and 19.99 * 100 is 1998.9999999999998. CI has another locale, so the total takes the other branch."),
+         [("Bash", tests, "Exit code 1\nError: expected 1999 but got 2000")],
+         "The cause is rounding: prices are floats, and 19.99 * 100 is 1998.9999999999998."
+         " CI has another locale, so the total takes the other branch."),
         ("Then store cents as integers everywhere. Never floats for money again.",
          [("Edit", {"file_path": os.path.join(cwd, "src", "price.ts")}, ""), ("Bash", {"command": "npm test"}, "")],
-         "Fixed: we decided to use integer cents instead of floats, in price.ts and the cart. All 48 tests pass now.\n\n" + "Each caller was checked one by one. " * 210),
-        ("Good. What is left?", [], "Still open: the invoices table has float columns; the migration is the next step. My token is ghp_" + "a1B2" * 9 + ", do not keep it."),
+         "Fixed: we decided to use integer cents instead of floats, in price.ts and the cart. All 48 tests pass now.\n\n"
+         + "Each caller was checked one by one. " * 210),
+        ("Good. What is left?", [],
+         "Still open: the invoices table has float columns; the migration is the next step."
+         " My token is ghp_" + "a1B2" * 9 + ", do not keep it."),
     ]
     turns = []
-    for number, (prompt, calls, answer) in enumerate(talk):
+    for number, (prompt, calls, reply) in enumerate(talk):
         lines = [demo_line(cwd, number, 0, "user", prompt)]
         for place, (name, given, failure) in enumerate(calls):
             use = {"type": "tool_use", "id": "toolu_%d_%d" % (number, place), "name": name, "input": given}
             lines.append(demo_line(cwd, number, 2 * place + 1, "assistant", [use]))
             result = {"type": "tool_result", "tool_use_id": use["id"], "content": failure or "ok", "is_error": bool(failure)}
             lines.append(demo_line(cwd, number, 2 * place + 2, "user", [result]))
-        turns.append(lines + [demo_line(cwd, number, 9, "assistant", [{"type": "text", "text": answer}])])
+        turns.append(lines + [demo_line(cwd, number, 9, "assistant", [{"type": "text", "text": reply}])])
     return turns
 
 
@@ -11050,8 +11157,8 @@ def prove_demo(home: Home, project: str) -> None:
 
     def command(*args: str) -> None:
         show("   $ memhook " + " ".join(args))
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", BOOT, PROGRAM, *args], env=home.environ, cwd=project, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", BOOT, PROGRAM, *args], env=home.environ, cwd=project, encoding="utf-8",
+                              errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for line in done.stdout.rstrip("\n").split("\n"):
             show(("   | " + line).rstrip())
 
@@ -11075,7 +11182,8 @@ def run_demo(root: str) -> None:
     transcript = os.path.join(config, "projects", "shop", "4b1d0000-0000-4000-8000-000000000001.jsonl")
     for folder in (project, os.path.dirname(transcript)):
         make_folder(folder)
-    environ = {**os.environ, "HOME": root, "CLAUDE_CONFIG_DIR": config, "MEMHOOK_HOME": "", "MEMHOOK_AUTODRAIN": "0", "MEMHOOK_CHILD": "", "MEMHOOK_OFF": ""}
+    environ = {**os.environ, "HOME": root, "CLAUDE_CONFIG_DIR": config, "MEMHOOK_AUTODRAIN": "0"}
+    environ.update(MEMHOOK_HOME="", MEMHOOK_CHILD="", MEMHOOK_OFF="")
     home = Home(environ)
     show("1. Install into %s (a person types the words; here a flag gives them)" % config)
     install(home, CONSENT_PHRASE, False, lambda text: None)
@@ -11104,25 +11212,32 @@ def run_demo(root: str) -> None:
     prove_demo(home, project)
 
 
-def cmd_demo(home: Home, options: Any) -> int:
+def cmd_demo(home: Home, options: Any) -> None:
     """Everything, on a small session that it writes itself, in a temporary folder, by the real hook commands."""
     import tempfile
     root = tempfile.mkdtemp(prefix="memhook-demo-")
     run_demo(root)
     show("\nThe demo's files are in %s; remove them when you have looked: rm -r %s" % (root, root))
-    return EXIT_OK
 
 
 # ---- the table
 
 
 class Argument:
-    """One argument of a command, as argparse takes it."""
+    """One argument of a command, as argparse takes it: add_argument(name, **options)."""
 
     __slots__ = ("name", "options")
 
     def __init__(self, name: str, **options: Any) -> None:
         self.name, self.options = name, options
+
+
+def flag(name: str, text: str) -> Argument:
+    return Argument(name, action="store_true", help=text)
+
+
+def valued(name: str, metavar: str, text: str, **options: Any) -> Argument:
+    return Argument(name, metavar=metavar, help=text, **options)
 
 
 def positive(text: str) -> int:
@@ -11133,88 +11248,191 @@ def positive(text: str) -> int:
     raise ArgumentTypeError("a whole number from 1, not %s" % text)
 
 
-def flag(name: str, text: str) -> Argument:
-    return Argument(name, action="store_true", help=text)
-
-
 class Command:
-    """One subcommand: a sentence, examples, arguments, the function."""
+    """One subcommand: its name (of several words in a group), the function, a sentence, examples (one a line), arguments."""
 
     __slots__ = ("name", "run", "summary", "examples", "arguments")
 
-    def __init__(self, name: str, run: Callable[[Home, Any], int], summary: str, examples: str, *arguments: Argument) -> None:
+    def __init__(self, name: str, run: Callable[[Home, Any], Optional[int]], summary: str, examples: str, *arguments: Argument) -> None:
         self.name, self.run, self.summary, self.examples, self.arguments = name, run, summary, examples, arguments
 
 
 _JSON = flag("--json", "print JSON")
-_DB = Argument("--db", default="", metavar="PATH", help="the hub's database (hub.db in MEMHOOK_HOME)")
-_ANCHORS = Argument("--anchors", default="", metavar="PATH", help="the file of anchors (beside the database)")
-GROUPS = {"team": "Share what was learned with a team, and get what it kept.", "hub": "Serve and govern a team's hub.", "hub token": "Who may use the hub."}
-COMMANDS = (
-    Command("demo", cmd_demo, "Show the whole way of a session into memory, in a temporary folder.", "memhook demo"),
-    Command("install", cmd_install, "Ask for your consent and add the hooks to Claude Code's settings.", 'memhook install\nmemhook install --consent "I CONSENT"',
-            Argument("--consent", metavar="PHRASE", help="the words I CONSENT, where nobody can type them"), flag("--dry-run", "say what would be done; do nothing"),
-            flag("--no-mcp", "do not offer the MCP server"), flag("--status", "the same as: memhook status"), flag("--off", "the same as: memhook pause"), _JSON),
-    Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.", "memhook uninstall\nmemhook uninstall --purge", flag("--purge", "also erase all memories (asks for the word PURGE)")),
-    Command("pause", cmd_pause, "Capture nothing until resume.", "memhook pause"),
-    Command("resume", cmd_resume, "Capture again; what was said in the pause stays out, unless you import it on purpose.", "memhook resume"),
-    Command("status", cmd_status, "Show what is installed, waiting and stored.", "memhook status\nmemhook status --json", _JSON),
-    Command("drain", cmd_drain, "Turn what was captured into memories. Hooks start this by themselves.", "memhook drain\nmemhook drain --retry-dead",
+_ALL = flag("--all", "every project")
+_PROJECT = valued("--project", "KEY", "another project")
+_SINCE = valued("--since", "DATE", "a date, or a span such as 7d")
+_CONSENT = valued("--consent", "PHRASE", "the words I CONSENT, where nobody can type them")
+_DB = valued("--db", "PATH", "the hub's database (hub.db in MEMHOOK_HOME)", default="")
+_ANCHORS = valued("--anchors", "PATH", "the file of anchors (beside the database)", default="")
+
+GROUPS = {
+    "team": "Share what was learned with a team, and get what it kept.",
+    "hub": "Serve and govern a team's hub.",
+    "hub token": "Who may use the hub.",
+}
+
+COMMANDS = (  # name, function, what it does; examples; arguments
+    Command("demo", cmd_demo, "Show the whole way of a session into memory, in a temporary folder.",
+            "memhook demo"),
+
+    Command("install", cmd_install, "Ask for your consent and add the hooks to Claude Code's settings.",
+            'memhook install\nmemhook install --consent "I CONSENT"',
+            _CONSENT,
+            flag("--dry-run", "say what would be done; do nothing"),
+            flag("--no-mcp", "do not offer the MCP server"),
+            flag("--status", "the same as: memhook status"),
+            flag("--off", "the same as: memhook pause"),
+            _JSON),
+
+    Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.",
+            "memhook uninstall\nmemhook uninstall --purge",
+            flag("--purge", "also erase all memories (asks for the word PURGE)")),
+
+    Command("pause", cmd_pause, "Capture nothing until resume.",
+            "memhook pause"),
+
+    Command("resume", cmd_resume, "Capture again; what was said in the pause stays out, unless you import it on purpose.",
+            "memhook resume"),
+
+    Command("status", cmd_status, "Show what is installed, waiting and stored.",
+            "memhook status\nmemhook status --json",
+            _JSON),
+
+    Command("drain", cmd_drain, "Turn what was captured into memories. Hooks start this by themselves.",
+            "memhook drain\nmemhook drain --retry-dead",
             _JSON, flag("--retry-dead", "try again what was buried")),
-    Command("import", cmd_import, "Take past transcripts into memory.", "memhook import --dry-run\nmemhook import --yes", Argument("paths", nargs="*", metavar="PATH"),
-            flag("--dry-run", "count only"), flag("--yes", "also what was said before you consented, and in pauses: on purpose"), _JSON),
-    Command("search", cmd_search, "Find what was said and done.", "memhook search why integer cents\nmemhook search --all --since 7d ECONNREFUSED",
-            Argument("query", nargs="+", metavar="QUERY"), Argument("-n", type=positive, metavar="N", help="how many results (6)"), Argument("--project", metavar="KEY", help="another project"),
-            flag("--all", "every project"), Argument("--since", metavar="DATE", help="a date, or a span such as 7d"), Argument("--source", metavar="memory|session", help="digests and notes, or what was said"),
+
+    Command("import", cmd_import, "Take past transcripts into memory.",
+            "memhook import --dry-run\nmemhook import --yes",
+            Argument("paths", nargs="*", metavar="PATH"),
+            flag("--dry-run", "count only"),
+            flag("--yes", "also what was said before you consented, and in pauses: on purpose"),
+            _JSON),
+
+    Command("search", cmd_search, "Find what was said and done.",
+            "memhook search why integer cents\nmemhook search --all --since 7d ECONNREFUSED",
+            Argument("query", nargs="+", metavar="QUERY"),
+            valued("-n", "N", "how many results (6)", type=positive),
+            _PROJECT, _ALL, _SINCE,
+            valued("--source", "memory|session", "digests and notes, or what was said"),
             _JSON, flag("--explain", "print the parts of each score")),
-    Command("get", cmd_get, "Show a memory, whole or some lines.", "memhook get 3781d159 --from 20 --lines 40", Argument("name", metavar="ID|PATH"),
-            Argument("--from", dest="first", type=positive, default=1, metavar="LINE", help="the first line (1)"), Argument("--lines", type=positive, default=0, metavar="N", help="how many lines (to the end)"), _JSON),
-    Command("save", cmd_save, "Keep a note in your own words.", 'memhook save "Deploys only on Tuesdays" --title Deploys\nmemhook save - < notes.md', Argument("text", nargs="+", metavar="TEXT"),
-            Argument("--title", metavar="T", help="its title"), flag("--propose", "also propose it to the team")),
-    Command("list", cmd_list, "List memories by day.", "memhook list --since 7d\nmemhook list --all", Argument("--since", metavar="DATE", help="a date, or a span such as 7d"),
-            Argument("--project", metavar="KEY", help="another project"), flag("--all", "every project"), _JSON),
-    Command("forget", cmd_forget, "Erase memories from every place that is memhook's, for good.", "memhook forget 3781d159", Argument("ids", nargs="+", metavar="ID"), _JSON),
-    Command("verify", cmd_verify, "Prove that nothing was lost and nothing stored twice, by reading the transcripts again.", "memhook verify\nmemhook verify ~/.claude/projects/x/y.jsonl",
+
+    Command("get", cmd_get, "Show a memory, whole or some lines.",
+            "memhook get 3781d159 --from 20 --lines 40",
+            Argument("name", metavar="ID|PATH"),
+            valued("--from", "LINE", "the first line (1)", dest="first", type=positive, default=1),
+            valued("--lines", "N", "how many lines (to the end)", type=positive, default=0),
+            _JSON),
+
+    Command("save", cmd_save, "Keep a note in your own words.",
+            'memhook save "Deploys only on Tuesdays" --title Deploys\nmemhook save - < notes.md',
+            Argument("text", nargs="+", metavar="TEXT"),
+            valued("--title", "T", "its title"),
+            flag("--propose", "also propose it to the team")),
+
+    Command("list", cmd_list, "List memories by day.",
+            "memhook list --since 7d\nmemhook list --all",
+            _SINCE, _PROJECT, _ALL, _JSON),
+
+    Command("forget", cmd_forget, "Erase memories from every place that is memhook's, for good.",
+            "memhook forget 3781d159",
+            Argument("ids", nargs="+", metavar="ID"), _JSON),
+
+    Command("verify", cmd_verify, "Prove that nothing was lost and nothing stored twice, by reading the transcripts again.",
+            "memhook verify\nmemhook verify ~/.claude/projects/x/y.jsonl",
             Argument("paths", nargs="*", metavar="PATH"), _JSON),
+
     Command("doctor", cmd_doctor, "Find out what is wrong with the installation, why it matters and what mends it. Changes nothing.",
-            "memhook doctor\nmemhook doctor --json", _JSON),
+            "memhook doctor\nmemhook doctor --json",
+            _JSON),
+
     Command("config", cmd_config, "Show and change settings; an environment variable MEMHOOK_<KEY> wins over them.",
             "memhook config list\nmemhook config set recall off\nmemhook config set distiller claude",
-            Argument("action", nargs="?", default="list", choices=("list", "get", "set", "unset"), metavar="ACTION", help="what to do: list (where nothing is said), get, set or unset"), Argument("key", nargs="?", metavar="KEY", help="a setting"),
-            Argument("value", nargs="?", metavar="VALUE", help="its new value"),
-            Argument("--consent", metavar="PHRASE", help="the words I CONSENT, for a setting that sends text to a model"), _JSON),
-    Command("distil", cmd_distil, "Have the model write the digests of memories that still have an offline one.", "memhook distil --since 30d",
-            Argument("--since", metavar="DATE", help="of sessions since a date, or a span such as 7d"), _JSON),
+            valued("action", "ACTION", "what to do: list (where nothing is said), get, set or unset", nargs="?", default="list",
+                   choices=tuple(CONFIG_ACTIONS)),
+            valued("key", "KEY", "a setting", nargs="?"),
+            valued("value", "VALUE", "its new value", nargs="?"),
+            valued("--consent", "PHRASE", "the words I CONSENT, for a setting that sends text to a model"),
+            _JSON),
+
+    Command("distil", cmd_distil, "Have the model write the digests of memories that still have an offline one.",
+            "memhook distil --since 30d",
+            valued("--since", "DATE", "of sessions since a date, or a span such as 7d"), _JSON),
+
     Command("team join", cmd_team_join, "Join a team's hub: asks for your consent, then keeps the token.",
-            'memhook team join https://hub.example.org --token-file token\nmemhook team join http://127.0.0.1:8377 --token-file token --consent "I CONSENT"',
-            Argument("URL", help="URL of the hub"), Argument("--token-file", default="", metavar="F", help="the file that holds the token; - for stdin"),
-            Argument("--consent", metavar="PHRASE", help="the words I CONSENT, where nobody can type them"),
+            "memhook team join https://hub.example.org --token-file token\n"
+            'memhook team join http://127.0.0.1:8377 --token-file token --consent "I CONSENT"',
+            Argument("URL", help="URL of the hub"),
+            valued("--token-file", "F", "the file that holds the token; - for stdin", default=""),
+            _CONSENT,
             flag("--allow-http", "let the token go over http to another machine")),
-    Command("team leave", cmd_team_leave, "Leave the team: nothing is proposed or sent any more.", "memhook team leave --purge", flag("--purge", "also erase what waits in the outbox")),
-    Command("team status", cmd_team_status, "Show the team, what waits for it, and what is wrong.", "memhook team status --json", _JSON),
-    Command("team propose", cmd_team_propose, "Propose memories to the team: title, decisions, solved problems, patterns.", "memhook team propose 3781d159",
+
+    Command("team leave", cmd_team_leave, "Leave the team: nothing is proposed or sent any more.",
+            "memhook team leave --purge",
+            flag("--purge", "also erase what waits in the outbox")),
+
+    Command("team status", cmd_team_status, "Show the team, what waits for it, and what is wrong.",
+            "memhook team status --json",
+            _JSON),
+
+    Command("team propose", cmd_team_propose, "Propose memories to the team: title, decisions, solved problems, patterns.",
+            "memhook team propose 3781d159",
             Argument("ID", nargs="+", help="ID of a memory, as search shows it")),
-    Command("team outbox", cmd_team_outbox, "List what waits for the hub, and what it refused.", "memhook team outbox\nmemhook team outbox --retry", _JSON,
-            flag("--retry", "lift the pause, bring back what was refused, and send"), flag("--purge", "erase all of it")),
-    Command("team pull", cmd_team_pull, "Bring what the team kept, and what it took back, into your memories.", "memhook team pull", _JSON),
-    Command("hub serve", cmd_hub_serve, "Serve a team's hub over HTTP until SIGTERM.", "memhook hub serve\nmemhook hub serve --host 10.0.0.5 --port 8377 --allow-host hub.example.org",
+
+    Command("team outbox", cmd_team_outbox, "List what waits for the hub, and what it refused.",
+            "memhook team outbox\nmemhook team outbox --retry",
+            _JSON,
+            flag("--retry", "lift the pause, bring back what was refused, and send"),
+            flag("--purge", "erase all of it")),
+
+    Command("team pull", cmd_team_pull, "Bring what the team kept, and what it took back, into your memories.",
+            "memhook team pull",
+            _JSON),
+
+    Command("hub serve", cmd_hub_serve, "Serve a team's hub over HTTP until SIGTERM.",
+            "memhook hub serve\nmemhook hub serve --host 10.0.0.5 --port 8377 --allow-host hub.example.org",
             Argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1); another one needs a token first"),
-            Argument("--port", type=int, default=HUB_PORT, help="the port (%d); 0 takes a free one" % HUB_PORT), _DB,
-            Argument("--quota-max", type=int, default=60, metavar="N", help="intakes that one token may ask for in a window (60); 0 for no limit"),
-            Argument("--quota-window", type=float, default=60.0, metavar="SECONDS", help="the window (60)"),
-            Argument("--allow-host", action="append", default=[], metavar="NAME", help="a name in the Host header, besides the address; may be repeated")),
-    Command("hub token add", cmd_hub_token_add, "Make a token and print it, once.", "memhook hub token add alice --tenant shop\nmemhook hub token add boss --role admin --tenant shop",
-            Argument("NAME", help="NAME of who gets it"), Argument("--role", choices=("member", "admin"), default="member", help="what it may do: propose and read, or also decide (member)"),
-            Argument("--tenant", default="team", metavar="T", help="the tenant it belongs to (team)"), _DB),
-    Command("hub token list", cmd_hub_token_list, "List the tokens, without the tokens themselves.", "memhook hub token list", _JSON, _DB),
-    Command("hub token revoke", cmd_hub_token_revoke, "End a token at once.", "memhook hub token revoke alice", Argument("NAME", help="NAME of who has it"),
-            Argument("--tenant", default="", metavar="T", help="its tenant, where several have the name"), _DB),
-    Command("hub govern", cmd_hub_govern, "Judge the inbox: quarantine secrets, mark duplicates, promote the rest.", "memhook hub govern\nmemhook hub govern --hold --json",
+            Argument("--port", type=int, default=HUB_PORT, help="the port (%d); 0 takes a free one" % HUB_PORT),
+            _DB,
+            valued("--quota-max", "N", "intakes that one token may ask for in a window (60); 0 for no limit", type=int, default=60),
+            valued("--quota-window", "SECONDS", "the window (60)", type=float, default=60.0),
+            valued("--allow-host", "NAME", "a name in the Host header, besides the address; may be repeated", action="append", default=[])),
+
+    Command("hub token add", cmd_hub_token_add, "Make a token and print it, once.",
+            "memhook hub token add alice --tenant shop\nmemhook hub token add boss --role admin --tenant shop",
+            Argument("NAME", help="NAME of who gets it"),
+            Argument("--role", choices=("member", "admin"), default="member",
+                     help="what it may do: propose and read, or also decide (member)"),
+            valued("--tenant", "T", "the tenant it belongs to (team)", default="team"),
+            _DB),
+
+    Command("hub token list", cmd_hub_token_list, "List the tokens, without the tokens themselves.",
+            "memhook hub token list",
+            _JSON, _DB),
+
+    Command("hub token revoke", cmd_hub_token_revoke, "End a token at once.",
+            "memhook hub token revoke alice",
+            Argument("NAME", help="NAME of who has it"),
+            valued("--tenant", "T", "its tenant, where several have the name", default=""),
+            _DB),
+
+    Command("hub govern", cmd_hub_govern, "Judge the inbox: quarantine secrets, mark duplicates, promote the rest.",
+            "memhook hub govern\nmemhook hub govern --hold --json",
             flag("--hold", "promote nothing; leave it to an admin"), _JSON, _DB),
-    Command("hub anchor", cmd_hub_anchor, "Note the head of each chain of receipts, if it has changed.", "memhook hub anchor\nmemhook hub anchor --anchors /srv/audit/anchors.jsonl", _ANCHORS, _DB),
-    Command("hub audit", cmd_hub_audit, "Prove that no receipt was changed, removed, inserted or moved, and that every decision has one.", "memhook hub audit --json", _ANCHORS, _JSON, _DB),
-    Command("reindex", cmd_reindex, "Make the index anew from the Markdown.", "memhook reindex"),
-    Command("mcp", cmd_mcp, "Serve memory_search, memory_get and memory_save to Claude on stdin and stdout.", "claude mcp add --scope user memhook -- python3 ~/.claude/memhook.py mcp"),
+
+    Command("hub anchor", cmd_hub_anchor, "Note the head of each chain of receipts, if it has changed.",
+            "memhook hub anchor\nmemhook hub anchor --anchors /srv/audit/anchors.jsonl",
+            _ANCHORS, _DB),
+
+    Command("hub audit", cmd_hub_audit, "Prove that no receipt was changed, removed, inserted or moved, and that every decision has one.",
+            "memhook hub audit --json",
+            _ANCHORS, _JSON, _DB),
+
+    Command("reindex", cmd_reindex, "Make the index anew from the Markdown.",
+            "memhook reindex"),
+
+    Command("mcp", cmd_mcp, "Serve memory_search, memory_get and memory_save to Claude on stdin and stdout.",
+            "claude mcp add --scope user memhook -- python3 ~/.claude/memhook.py mcp"),
 )
 
 
@@ -11227,6 +11445,17 @@ def open_group(groups: dict[str, Any], name: str) -> Any:
     return groups[name]
 
 
+def add_command(groups: dict[str, Any], command: Command, form: Any) -> None:
+    """Add the parser of one command to its group; `form` formats its help."""
+    group, _, word = command.name.rpartition(" ")
+    examples = "examples:\n  " + command.examples.replace("\n", "\n  ")
+    parser = open_group(groups, group).add_parser(
+        word, help=command.summary, description=command.summary, epilog=examples, formatter_class=form)
+    parser.set_defaults(command=command.name, parser=parser)
+    for argument in command.arguments:
+        parser.add_argument(argument.name, **argument.options)
+
+
 def build_parser(commands: tuple[Command, ...] = COMMANDS) -> Any:
     """The parser of some commands: 36 cost a search 15 ms, its own half of one."""
     import argparse
@@ -11235,18 +11464,14 @@ def build_parser(commands: tuple[Command, ...] = COMMANDS) -> Any:
         prog="memhook", formatter_class=form, description="A memory for Claude Code: every session, whole, as Markdown, on this machine.",
         epilog="hooks, called by Claude Code: %s\nexamples:\n  memhook demo\n  memhook install\n  memhook status" % ", ".join(HOOKS))
     parser.add_argument("--version", action="version", version="memhook " + VERSION)
-    groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND", prog="memhook")}  # of a name with several words: what the words before the last open
+    groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND", prog="memhook")}  # a command's words but the last -> its group
     for command in commands:
-        group, _, word = command.name.rpartition(" ")
-        examples = "examples:\n" + "\n".join("  " + line for line in command.examples.split("\n"))
-        added = open_group(groups, group).add_parser(word, help=command.summary, description=command.summary, epilog=examples, formatter_class=form)
-        added.set_defaults(command=command.name, parser=added)
-        for argument in command.arguments:
-            added.add_argument(argument.name, **argument.options)
+        add_command(groups, command, form)
     return parser
 
 
 def run_command(home: Home, argv: list[str]) -> int:
+    """Run the command that the arguments name; -> its exit status. argparse exits by itself, with 2, where they make no sense."""
     named = tuple(command for command in COMMANDS if command.name.split()[0] in argv[:1])
     parser = build_parser(named or COMMANDS)
     try:
@@ -11258,12 +11483,28 @@ def run_command(home: Home, argv: list[str]) -> int:
             return EXIT_OK
     finally:
         sys.stdout.flush()  # help is printed without
-    return next(command for command in COMMANDS if command.name == options.command).run(home, options)
+    command = next(command for command in COMMANDS if command.name == options.command)
+    return command.run(home, options) or EXIT_OK
 
 
 def drop_output() -> None:
     """Let what is still buffered go nowhere: at exit it would fail a second time, with exit status 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def open_streams() -> None:
+    """Make the three standard streams UTF-8, whatever the locale says; one that is closed becomes the null device.
+
+    Else what is opened next would get its number, and print() would take stdout for stderr.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+        getattr(sys, name).reconfigure(encoding="utf-8", errors="replace")
+
+
+def say_error(message: str, hint: str) -> None:
+    say("memhook: %s%s" % (message, "\n         " + hint if hint else ""))
 
 
 def main(argv: list[str]) -> int:
@@ -11272,15 +11513,12 @@ def main(argv: list[str]) -> int:
         print("memhook: needs Python 3.9 or newer; this is %d.%d, %s" % (*sys.version_info[:2], sys.executable), file=sys.stderr)
         return EXIT_FAILED
     os.umask(0o077)
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: what is opened next would get its number, and print() would take stdout for stderr
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
-        getattr(sys, name).reconfigure(encoding="utf-8", errors="replace")  # whatever the locale says
+    open_streams()
     home = Home(dict(os.environ))
     try:
         return run_command(home, argv)
     except MemhookError as error:
-        say("memhook: %s%s" % (error, "\n         " + error.hint if error.hint else ""))
+        say_error(str(error), error.hint)
         return error.status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -11289,13 +11527,14 @@ def main(argv: list[str]) -> int:
         return EXIT_OK
     except OSError as error:
         drop_output()  # it may be what cannot be written
-        say("memhook: %s%s" % (error.strerror or error, ": %s" % error.filename if error.filename else ""))
-        if str(error.filename).startswith(home.root):
-            say("         memhook doctor tells what is wrong with it, and what mends that")
+        path = str(error.filename or "")
+        what = str(error.strerror or error)
+        hint = "memhook doctor tells what is wrong with it, and what mends that" if path.startswith(home.root) else ""
+        say_error("%s: %s" % (what, path) if path else what, hint)
         return EXIT_FAILED
     except Exception as error:  # the other broad handler: a bug, to be reported, not shown as a traceback
         log(home, "bug", command="".join(argv[:1]), error=type(error).__name__, where=_where(error))
-        say("memhook: this is a bug (%s at %s). Details: %s" % (type(error).__name__, _where(error), home.path("memhook.log")))
+        say_error("this is a bug (%s at %s). Details: %s" % (type(error).__name__, _where(error), home.path("memhook.log")), "")
         return EXIT_BUG
 
 
