@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c2468d6cb81a41f14ab3c43abcefb24ab1f9317fca915559cc5469422332c613}
+SHA256=${MEMHOOK_SHA256-6a19fa3e30f9701d04f22a6cf8b778bcefdbfb22d0ef76efcc4c39b199db061f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

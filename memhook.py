@@ -5592,7 +5592,10 @@ def unit_vector(numbers: Any) -> Any:
 
 
 def parse_vectors(answer: Any, count: int) -> list[Any]:
-    """The vectors of an answer of /v1/embeddings or Ollama's /api/embed, in the order of the texts. Raises ModelFailed where they are not exactly those."""
+    """The vectors of an answer of /v1/embeddings or Ollama's /api/embed, in the order of the texts.
+
+    Raises ModelFailed where they are not exactly so many, of one length.
+    """
     try:
         if "embeddings" in answer:
             found = answer["embeddings"]
@@ -5611,7 +5614,8 @@ def parse_vectors(answer: Any, count: int) -> list[Any]:
 def start_embedding(home: Home, texts: list[str], seconds: float) -> HttpCall:
     """Send one request; its result() is for parse_vectors. Raises ModelFailed, UsageError."""
     given = [clean(text)[:EMBED_CHARS] or " " for text in texts]  # a person's own Markdown in the store was never redacted
-    return HttpCall(endpoint_of(home, "embedder"), {"model": model_name(home, "embedder"), "input": given}, read_key(home, "embedder"), seconds, EMBED_BYTES)
+    payload = {"model": model_name(home, "embedder"), "input": given}
+    return HttpCall(endpoint_of(home, "embedder"), payload, read_key(home, "embedder"), seconds, EMBED_BYTES)
 
 
 def _embed_once(home: Home, texts: list[str]) -> list[Any]:
@@ -5638,19 +5642,26 @@ def embed(home: Home, texts: list[str]) -> list[Any]:
 
 
 def without_vector(db: Any, model: str) -> list[tuple[int, str]]:
-    """(unit, text hash) for each text without a vector of the model, newest first. Vectors belong to texts: an edited file costs what is new in it."""
-    return db.execute("SELECT max(chunks.id), chunks.hash FROM chunks LEFT JOIN embedding_cache known ON known.hash = chunks.hash AND model = ? "
-                      "WHERE model IS NULL GROUP BY chunks.hash ORDER BY 1 DESC", (model,)).fetchall()
+    """(unit, text hash) for each text without a vector of the model, newest first.
+
+    Vectors belong to texts: an edited file costs what is new in it.
+    """
+    return db.execute(
+        "SELECT max(chunks.id), chunks.hash FROM chunks LEFT JOIN embedding_cache known ON known.hash = chunks.hash AND model = ? "
+        "WHERE model IS NULL GROUP BY chunks.hash ORDER BY 1 DESC", (model,)).fetchall()
 
 
 def keep_vectors(db: Any, model: str, batch: list[tuple[int, str]], vectors: list[Any]) -> None:
     """Store a batch at once: a drain that is killed loses no more than one. A text that was forgotten meanwhile gets none."""
-    rows = [(model, vector.tobytes(), *pair) for pair, vector in zip(batch, vectors)]  # float32 in this machine's order of bytes: the index never leaves it
+    # float32 in this machine's order of bytes: the index never leaves it
+    rows = [(model, vector.tobytes(), id, digest) for (id, digest), vector in zip(batch, vectors)]
     with transaction(db):
-        db.executemany("INSERT OR REPLACE INTO embedding_cache(hash, model, vector) SELECT hash, ?, ? FROM chunks WHERE id = ? AND hash = ?", rows)
+        db.executemany("INSERT OR REPLACE INTO embedding_cache(hash, model, vector) "
+                       "SELECT hash, ?, ? FROM chunks WHERE id = ? AND hash = ?", rows)
 
 
 def drop_vectors(db: Any, where: str, *values: Any) -> None:
+    """Delete the vectors of which a condition of SQL holds."""
     with transaction(db):
         db.execute("DELETE FROM embedding_cache WHERE " + where, values)
 
@@ -5663,12 +5674,13 @@ def drop_other_lengths(db: Any, model: str, vector: Any) -> int:
 
 def embed_units(home: Home, index: Index, tell: Callable[[int, int], None]) -> int:
     """Make the vectors that are missing; -> how many. Raises ModelFailed, UsageError; what was made until then stays."""
-    db, model, length, made = index.db, model_name(home, "embedder"), 0, 0
+    db, model = index.db, model_name(home, "embedder")
+    length = made = 0
     todo = without_vector(db, model)
     while todo:
         ids = [id for id, _ in todo[:EMBED_BATCH]]
-        units = db.execute("SELECT id, hash, text FROM chunks WHERE id IN (%s)" % ",".join("?" * len(ids)), ids).fetchall()  # those that are still there
-        vectors = embed(home, [text for _, _, text in units]) if units else []
+        units = db.execute("SELECT id, hash, text FROM chunks WHERE id IN (%s)" % placeholders(len(ids)), ids).fetchall()
+        vectors = embed(home, [text for _, _, text in units]) if units else []  # none of them may be there any more
         if vectors and len(vectors[0]) != length:
             length = drop_other_lengths(db, model, vectors[0])
         keep_vectors(db, model, [(id, digest) for id, digest, _ in units], vectors)
@@ -5687,7 +5699,7 @@ def probe_dimension(home: Home, index: Index) -> None:
         drop_other_lengths(index.db, model_name(home, "embedder"), embed(home, [row[0]])[0])
 
 
-def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lambda done, total: None, probe: bool = False) -> str:
+def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = _tell_nobody, probe: bool = False) -> str:
     """embed_units() with its failures counted; -> what a person should know, "" where all is well or embeddings are off."""
     import sqlite3
     try:
@@ -5697,14 +5709,16 @@ def embed_store(home: Home, index: Index, tell: Callable[[int, int], None] = lam
             probe_dimension(home, index)
         if embed_units(home, index, tell) or probe:
             note_success(home, "embedder")
+        return ""
+    except NotAsked as error:
+        why = str(error)
     except ModelFailed as error:
-        if not isinstance(error, NotAsked):
-            note_failure(home, "embedder", error)
-        return "no vectors for some units: %s" % error
+        why = str(error)
+        note_failure(home, "embedder", error)
     except (UsageError, sqlite3.OperationalError) as error:
-        log(home, "model-failed", role="embedder", why=str(error))
-        return "no vectors for some units: %s" % error
-    return ""
+        why = str(error)
+        log(home, "model-failed", role="embedder", why=why)
+    return "no vectors for some units: " + why
 
 
 def embed_new(home: Home) -> None:
@@ -5756,7 +5770,8 @@ def rebuild_index(home: Home, tell: Callable[[int, int], None]) -> tuple[int, st
             count = index.sync(tell)
             return count, embed_store(home, index, tell, probe=True)
     except sqlite3.DatabaseError as error:
-        raise IndexUnavailable("the index could not be made: %s" % error, "try again when another process has ended, or the disk has room; no memory is touched")
+        hint = "try again when another process has ended, or the disk has room; no memory is touched"
+        raise IndexUnavailable("the index could not be made: %s" % error, hint)
     finally:
         remove_file(kept)
 
@@ -5768,12 +5783,17 @@ def hybrid_weights(home: Home, source: str) -> tuple[float, float]:
     """(vector weight, text weight) for a source, from the settings; below 0: what was measured best, or what the other leaves."""
     vector, text = home.setting("vector_weight"), home.setting("text_weight")
     if vector < 0:
-        vector = max(0.0, 1 - text) if text >= 0 else WEIGHT_VECTOR[source]
-    return vector, text if text >= 0 else max(0.0, 1 - vector)
+        vector = WEIGHT_VECTOR[source] if text < 0 else max(0.0, 1 - text)
+    if text < 0:
+        text = max(0.0, 1 - vector)
+    return vector, text
 
 
 def cosines(wanted: Any, rows: Any) -> Iterator[tuple[int, float]]:
-    """(id, cosine) of each (id, float32 BLOB); all vectors have length 1. The fastest of the ways measured without numpy: 10 µs for 384 dimensions."""
+    """(id, cosine) of each (id, float32 BLOB); all vectors have length 1.
+
+    The fastest of the ways measured without numpy: 10 µs for 384 dimensions.
+    """
     from array import array
     from operator import mul
     given = list(wanted)  # an array would make its numbers anew each time
@@ -5818,11 +5838,13 @@ class Meaning:
 
     def _note(self, why: str) -> None:
         """Remember how the query's request went, where that is news: no file is written by each search."""
-        row = read_usage(self.home, "embedder")
+        def fail(row: dict[str, Any]) -> None:
+            row.update(failures=row["failures"] + 1, failed_at=now(), why=why)
+
         try:
             if why:
-                change_usage(self.home, "embedder", lambda row: row.update(failures=row["failures"] + 1, failed_at=now(), why=why))
-            elif row["failed_at"]:
+                change_usage(self.home, "embedder", fail)
+            elif read_usage(self.home, "embedder")["failed_at"]:
                 note_success(self.home, "embedder")
         except OSError:
             pass  # a disk that cannot be written: then the next search waits as well
@@ -5832,22 +5854,24 @@ class Meaning:
         wanted = self.query_vector()
         if wanted is None:
             return hits
-        cosines = self._cosines(index, wanted, [hit.row.id for hit in hits])
+        nearness = self._nearness(index, wanted, [hit.row.id for hit in hits])
         if len(hits) < CANDIDATES:
             found = self._nearest(index, scope, wanted, {hit.row.id for hit in hits})
             hits = hits + [Hit(row, 0.0, 0.0) for row, _ in found]
-            cosines.update({row.id: cosine for row, cosine in found})
-        if not cosines:
+            nearness.update({row.id: cosine for row, cosine in found})
+        if not nearness:
             self.notice = "by words only: there are no vectors of %s yet (memhook drain makes them)" % self.model
             return hits
-        return self._blend(hits, cosines)
+        self._blend(hits, nearness)
+        return sorted(hits, key=lambda hit: (-hit.final, hit.row.id))
 
-    def _blend(self, hits: list[Hit], cosines: dict[int, float]) -> list[Hit]:
+    def _blend(self, hits: list[Hit], nearness: dict[int, float]) -> None:
+        """Give each hit its share of both: words against the best hit's, cosines between the lowest and the highest."""
         best = max(hit.score for hit in hits)
-        low, high = min(cosines.values()), max(cosines.values())
+        low, high = min(nearness.values()), max(nearness.values())
         shares = {source: hybrid_weights(self.home, source) for source in WEIGHT_VECTOR}
         for hit in hits:
-            cosine = cosines.get(hit.row.id)
+            cosine = nearness.get(hit.row.id)
             hit.relative = max(0.0, hit.score) / best if best > 0 else 0.0
             if cosine is None:
                 hit.blended = hit.relative  # too new to have a vector: its words speak for it
@@ -5861,32 +5885,37 @@ class Meaning:
             self.notice = "by meaning only: no memory has these words"
         elif lacking:
             self.notice = "%d of %d candidates have no vectors yet (memhook drain makes them)" % (lacking, len(hits))
-        return sorted(hits, key=lambda hit: (-hit.final, hit.row.id))
 
-    def _cosines(self, index: Index, wanted: Any, ids: list[int]) -> dict[int, float]:
-        marks = ",".join("?" * len(ids))
-        rows = index.db.execute("SELECT id, vector FROM chunks JOIN embedding_cache USING (hash) WHERE id IN (%s) AND model = ? AND length(vector) = ?" % marks,
-                                (*ids, self.model, 4 * len(wanted)))
+    def _nearness(self, index: Index, wanted: Any, ids: list[int]) -> dict[int, float]:
+        """Unit -> cosine, of those that have a vector of the model."""
+        rows = index.db.execute(
+            "SELECT id, vector FROM chunks JOIN embedding_cache USING (hash) "
+            "WHERE id IN (%s) AND model = ? AND length(vector) = ?" % placeholders(len(ids)), (*ids, self.model, 4 * len(wanted)))
         return dict(cosines(wanted, rows))
 
     def _nearest(self, index: Index, scope: Scope, wanted: Any, known: set[int]) -> list[tuple[Row, float]]:
-        """The nearest of the newest units in scope that the words did not find. Bounded by SCANNED_VECTORS, not by the size of the store."""
+        """The nearest of the newest units in scope that the words did not find.
+
+        Bounded by SCANNED_VECTORS, not by the size of the store.
+        """
         rows = index.db.execute(
             "SELECT chunks.id, vector FROM (SELECT id FROM files WHERE ? = '' OR project IN (?, ?) ORDER BY at DESC LIMIT ?) newest "
             "CROSS JOIN chunks ON chunks.file = newest.id CROSS JOIN embedding_cache USING (hash) "
             "WHERE model = ? AND length(vector) = ? AND chunks.at >= ? AND (? = '' OR source = ?) LIMIT ?",
             (scope.project, scope.project, TEAM_PROJECT, SCANNED_FILES, self.model, 4 * len(wanted),
              scope.since, scope.source, scope.source, SCANNED_VECTORS))
-        near = [pair for pair in cosines(wanted, rows) if pair[1] >= LEAST_COSINE and pair[0] not in known]
+        near = [(id, cosine) for id, cosine in cosines(wanted, rows) if cosine >= LEAST_COSINE and id not in known]
         near = sorted(near, key=lambda pair: (-pair[1], pair[0]))[:CANDIDATES]
-        found = {row[0]: Row(*row) for row in index.db.execute(
-            "SELECT id, 0.0, %s FROM chunks WHERE id IN (%s)" % (ROW_COLUMNS, ",".join("?" * len(near))), [id for id, _ in near])}
+        units = index.db.execute("SELECT id, 0.0, %s FROM chunks WHERE id IN (%s)" % (ROW_COLUMNS, placeholders(len(near))),
+                                 [id for id, _ in near])
+        found = {unit[0]: Row(*unit) for unit in units}
         return [(found[id], cosine) for id, cosine in near if id in found]
 
 
 def search_all_ways(home: Home, query: str, scope: Scope, limit: int, explain: bool = False) -> dict[str, Any]:
     """search(), with vectors where a person has switched them on."""
-    return search(home, query, scope, limit, explain, Meaning(home, query) if home.setting("embedder") != "none" else None)
+    meaning = None if home.setting("embedder") == "none" else Meaning(home, query)
+    return search(home, query, scope, limit, explain, meaning)
 
 
 # ==== 18. Drain =================================================================
