@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6a19fa3e30f9701d04f22a6cf8b778bcefdbfb22d0ef76efcc4c39b199db061f}
+SHA256=${MEMHOOK_SHA256-9aa7e6c4109c4a72a61ab9bf21d14cf266aff281c92e33f94eb518089550a821}
 
 tell() { printf '%s\n' "$*" >&2; }
 

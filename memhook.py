@@ -7788,13 +7788,14 @@ CREATE TABLE memories(
   by TEXT NOT NULL, promoted_by TEXT NOT NULL, at TEXT NOT NULL, gone INTEGER NOT NULL DEFAULT 0, UNIQUE(tenant, id));
 CREATE UNIQUE INDEX memories_seq ON memories(tenant, seq);
 CREATE TABLE tokens(
-  id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, hash TEXT NOT NULL, at TEXT NOT NULL, revoked TEXT NOT NULL DEFAULT '');
+  id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, hash TEXT NOT NULL, at TEXT NOT NULL,
+  revoked TEXT NOT NULL DEFAULT '');
 CREATE UNIQUE INDEX tokens_name ON tokens(tenant, name) WHERE revoked = '';
 """
 
 
 class Problem(Exception):
-    """What a client is told instead of an answer: status, a fixed sentence, headers of its own."""
+    """What a client is told instead of an answer: a status, a fixed sentence, and headers (Retry_After="1" is Retry-After: 1)."""
 
     def __init__(self, status: int, detail: str, **headers: str) -> None:
         super().__init__(detail)
@@ -7806,21 +7807,21 @@ class Problem(Exception):
 
 
 def hub_path(home: Home, given: str) -> str:
-    """The one place where every subcommand looks, unless told otherwise."""
+    """Tell where the database lies: the one place where every subcommand looks, unless told otherwise."""
     return os.path.abspath(given) if given else home.path("hub.db")
 
 
 def connect_hub(path: str) -> Any:
-    """A connection for one thread at a time. An acknowledged transaction is on the disk: synchronous is FULL. Raises sqlite3.Error."""
+    """Open a connection for one thread at a time. An acknowledged transaction is on the disk: synchronous is FULL. Raises sqlite3.Error."""
     import sqlite3
     db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = %d" % HUB_CHECKPOINT_PAGES, "cache_size = -16000"):
-        db.execute("PRAGMA " + pragma)
+    for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = %d" % HUB_CHECKPOINT_PAGES, "cache_size = -16000"):
+        db.execute("PRAGMA " + setting)
     return db
 
 
 def open_hub(path: str) -> Any:
-    """The database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or in use for too long."""
+    """Open the database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or in use for too long."""
     import sqlite3
     try:
         if not os.path.exists(path):
@@ -7851,7 +7852,10 @@ class Caller:
 
 
 class using_hub:
-    """The hub's database for the length of a command; what SQLite raises meanwhile becomes a StateError. A wrong --db must not make an empty one."""
+    """The hub's database for the length of a command; what SQLite raises meanwhile becomes a StateError.
+
+    Only where `make` is given it is made: a wrong --db must not leave an empty one.
+    """
 
     def __init__(self, path: str, make: bool = False) -> None:
         if not make and not os.path.exists(path):
@@ -7868,20 +7872,36 @@ class using_hub:
             raise StateError("the hub's database refused it, and nothing of it was done: %s" % error) from error
 
 
+def read_rows(db: Any, statement: str, values: Any = ()) -> Iterator[dict[str, Any]]:
+    """Run a query, and give its rows one by one as {column: value}."""
+    cursor = db.execute(statement, values)
+    names = [column[0] for column in cursor.description]
+    for row in cursor:
+        yield dict(zip(names, row))
+
+
+def visible(caller: Caller) -> tuple[str, list[Any]]:
+    """Say which rows a caller may read, as a condition and its values: its tenant's for an admin, for a member those of its own."""
+    if caller.role == "admin":
+        return "tenant = ?", [caller.tenant]
+    return "tenant = ? AND actor = ?", [caller.tenant, caller.name]
+
+
 # ---- receipts
 
-
 _CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+_RECEIPT_COLUMNS = "tenant, seq, kind, at, actor, detail, prev_hash, hash"
 
 
 def canonical(value: Any) -> str:
-    """The one spelling of a JSON value: sorted names, no spaces, UTF-8."""
+    """Write a JSON value in its one spelling: sorted names, no spaces, UTF-8."""
     return _CANONICAL.encode(value)
 
 
 def receipt_hash(receipt: dict[str, Any]) -> str:
-    """SHA-256 over the canonical JSON of all of a receipt but its own hash."""
-    return file_hash(canonical({name: value for name, value in receipt.items() if name != "hash"}).encode("utf-8", "replace"))
+    """Take the SHA-256 of the canonical JSON of all of a receipt but its own hash."""
+    hashed = {name: value for name, value in receipt.items() if name != "hash"}
+    return file_hash(canonical(hashed).encode("utf-8", "replace"))
 
 
 def append_receipt(db: Any, caller: Caller, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
@@ -7889,25 +7909,29 @@ def append_receipt(db: Any, caller: Caller, kind: str, detail: dict[str, Any]) -
 
     {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes, no text, "prev_hash", "hash"}
     """
-    (count, head), = db.execute("SELECT count, head FROM chains WHERE tenant = ?", (caller.tenant,))
-    receipt = {"tenant": caller.tenant, "seq": count + 1, "kind": kind, "at": iso(now()), "actor": caller.name, "detail": detail, "prev_hash": head}
+    count, head = db.execute("SELECT count, head FROM chains WHERE tenant = ?", (caller.tenant,)).fetchone()
+    receipt = {"tenant": caller.tenant, "seq": count + 1, "kind": kind, "at": iso(now()), "actor": caller.name,
+               "detail": detail, "prev_hash": head}
     receipt["hash"] = receipt_hash(receipt)
-    db.execute("INSERT INTO receipts(tenant, seq, kind, at, actor, detail, prev_hash, hash) VALUES(?,?,?,?,?,?,?,?)",
+    db.execute("INSERT INTO receipts(%s) VALUES(?,?,?,?,?,?,?,?)" % _RECEIPT_COLUMNS,
                (caller.tenant, count + 1, kind, receipt["at"], caller.name, canonical(detail), head, receipt["hash"]))
     db.execute("UPDATE chains SET count = ?, head = ? WHERE tenant = ?", (count + 1, receipt["hash"], caller.tenant))
     return receipt
 
 
-def parse_receipt(row: tuple[Any, ...]) -> dict[str, Any]:
-    """A receipt from its columns. Raises ValueError where the detail is not as it was written."""
-    receipt = dict(zip(("tenant", "seq", "kind", "at", "actor", "detail", "prev_hash", "hash"), row))
-    detail = json.loads(receipt["detail"])
-    if canonical(detail) != receipt["detail"]:
+def parse_receipt(row: dict[str, Any]) -> dict[str, Any]:
+    """Make a receipt of its columns. Raises ValueError where the detail is not as it was written."""
+    detail = json.loads(row["detail"])
+    if canonical(detail) != row["detail"]:
         raise ValueError("the detail is not canonical")
-    return {**receipt, "detail": detail}
+    return {**row, "detail": detail}
 
 
-_RECEIPT = "SELECT tenant, seq, kind, at, actor, detail, prev_hash, hash FROM receipts WHERE tenant = ?"
+def list_receipts(db: Any, caller: Caller, after: int, limit: int) -> list[dict[str, Any]]:
+    """Read the receipts after a number that the caller may see, in order. Raises ValueError for one that was damaged."""
+    seen, values = visible(caller)
+    statement = "SELECT %s FROM receipts WHERE %s AND seq > ? ORDER BY seq LIMIT ?" % (_RECEIPT_COLUMNS, seen)
+    return [parse_receipt(row) for row in read_rows(db, statement, [*values, after, limit])]
 
 
 # ---- candidates and memories
@@ -7918,45 +7942,53 @@ def take_in(db: Any, caller: Caller, candidate: dict[str, str]) -> dict[str, Any
 
     Two layers: the id finds a request that is sent again, the hash of the content finds the same content under any other id.
     """
-    tenant, digest = caller.tenant, file_hash(candidate["content"].encode("utf-8"))
-    known = db.execute("SELECT id, status, content_hash FROM candidates WHERE tenant = ? AND id = ?", (tenant, candidate["id"])).fetchone()
+    id, tenant, content = candidate["id"], caller.tenant, candidate["content"]
+    digest = file_hash(content.encode("utf-8"))
+    same_id = "SELECT id, status, content_hash FROM candidates WHERE tenant = ? AND id = ?"
+    same_content = "SELECT id, status FROM candidates WHERE tenant = ? AND content_hash = ? ORDER BY rowid LIMIT 1"
+    known = db.execute(same_id, (tenant, id)).fetchone()
     if known and known[2] != digest:
         raise Problem(409, "this id belongs to other content")
-    known = known or db.execute("SELECT id, status FROM candidates WHERE tenant = ? AND content_hash = ? ORDER BY rowid LIMIT 1", (tenant, digest)).fetchone()
+    if not known:
+        known = db.execute(same_content, (tenant, digest)).fetchone()
     if known:
         return {"id": known[0], "status": known[1], "duplicate": True}
-    receipt = append_receipt(db, caller, "proposed", {"id": candidate["id"], "content_hash": digest})
+    receipt = append_receipt(db, caller, "proposed", {"id": id, "content_hash": digest})
     db.execute("INSERT INTO candidates(id, tenant, title, content, content_hash, actor, status, at) VALUES(?,?,?,?,?,?,'inbox',?)",
-               (candidate["id"], tenant, candidate["title"], candidate["content"], digest, caller.name, receipt["at"]))
-    return {"id": candidate["id"], "status": "inbox", "duplicate": False}
+               (id, tenant, candidate["title"], content, digest, caller.name, receipt["at"]))
+    return {"id": id, "status": "inbox", "duplicate": False}
 
 
 def words_table(db: Any, tenant: str) -> str:
+    """Name the table that has the full text of a tenant's memories."""
     return "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
 
 
 def begin_tenant(db: Any, tenant: str) -> None:
-    """Give a tenant its chain, if it has none, and the full text of its memories. Each tenant has its own: in a common one the rarity of
-    a word, and so the order of results, would tell what other tenants write."""
+    """Give a tenant its chain, if it has none, and a full text of its own, within a transaction.
+
+    In a common one the rarity of a word, and so the order of results, would tell what other tenants write.
+    """
     if db.execute("INSERT OR IGNORE INTO chains(tenant, count, head) VALUES(?, 0, ?)", (tenant, NO_HASH)).rowcount:
-        db.execute("CREATE VIRTUAL TABLE %s USING fts5(title, content, content='', tokenize='porter unicode61 remove_diacritics 2')" % words_table(db, tenant))
+        db.execute("CREATE VIRTUAL TABLE %s USING fts5(title, content, content='', tokenize='porter unicode61 remove_diacritics 2')"
+                   % words_table(db, tenant))
 
 
 def word_columns(title: str, content: str) -> tuple[str, str]:
-    """What the full text holds of a memory."""
+    """Tell what the full text holds of a memory."""
     return searchable(title), searchable(content) + " " + " ".join(identifier_parts(content))
 
 
 def holds_secret(title: str, content: str) -> bool:
-    """Whether the filter would change one of the two, asked once for both: a NUL, which neither has, parts them."""
+    """Tell whether the filter would change one of the two, asked once for both: a NUL, which neither has, parts them."""
     both = "%s\n\0\n%s" % (title, content)
     return redact(both) != both
 
 
 def make_memory(db: Any, caller: Caller, id: str) -> None:
     """Make a memory of a candidate that was found to hold no secret, with its receipt, within a transaction."""
-    row = db.execute("SELECT title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
-    title, content, by = row
+    found = db.execute("SELECT title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id))
+    title, content, by = found.fetchone()
     db.execute("UPDATE candidates SET status = 'promoted' WHERE tenant = ? AND id = ?", (caller.tenant, id))
     receipt = append_receipt(db, caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
     cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
@@ -7983,7 +8015,10 @@ def promote(db: Any, caller: Caller, id: str) -> str:
 
 
 def reject(db: Any, caller: Caller, id: str) -> str:
-    """Take a candidate out of the inbox; a memory becomes a tombstone, for good, and its text leaves the memories. Raises Problem 404."""
+    """Take a candidate out of the inbox, within a transaction; -> its status. Raises Problem 404.
+
+    A memory becomes a tombstone, for good, and its text leaves the memories.
+    """
     tenant = caller.tenant
     row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
     if row is None:
@@ -7995,13 +8030,14 @@ def reject(db: Any, caller: Caller, id: str) -> str:
     receipt = append_receipt(db, caller, "retracted" if memory else "rejected", {"id": id})
     if memory:
         number, title, content = memory
-        db.execute("INSERT INTO {0}({0}, rowid, title, content) VALUES('delete',?,?,?)".format(words_table(db, tenant)), (number, *word_columns(title, content)))
+        db.execute("INSERT INTO {0}({0}, rowid, title, content) VALUES('delete',?,?,?)".format(words_table(db, tenant)),
+                   (number, *word_columns(title, content)))  # without a copy of the text, FTS5 must be told what to take out
         db.execute("UPDATE memories SET gone = 1, seq = ?, title = '', content = '' WHERE number = ?", (receipt["seq"], number))
     return "rejected"
 
 
 def cut_page(rows: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """(the first rows, at most `limit` and HUB_PAGE_CHARS of content but at least one; whether some are left out)."""
+    """Keep the first rows: at most `limit`, and HUB_PAGE_CHARS of content, but at least one; -> (rows, whether some are left out)."""
     total = 0
     for number, row in enumerate(rows):
         total += len(row.get("content", ""))
@@ -8011,56 +8047,67 @@ def cut_page(rows: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any
 
 
 def list_candidates(db: Any, caller: Caller, status: str, after: str, limit: int) -> dict[str, Any]:
-    """A page, the oldest first: {"candidates": [...], "next": id to go on after, or ""}. A member gets its own, an admin the tenant's."""
-    own, values = (" AND actor = ?", [caller.name]) if caller.role != "admin" else ("", [])
-    start = db.execute("SELECT rowid FROM candidates WHERE tenant = ?%s AND id = ?" % own, [caller.tenant, *values, after]).fetchone()
-    rows = db.execute("SELECT id, title, content, content_hash, actor, status, at FROM candidates WHERE tenant = ?%s AND status = ? AND rowid > ? ORDER BY rowid LIMIT ?" % own,
-                      [caller.tenant, *values, status, start[0] if start else 0, limit + 1])
-    page = cut_page([dict(zip(("id", "title", "content", "content_hash", "actor", "status", "at"), row)) for row in rows], limit)
-    return {"candidates": page[0], "next": page[0][-1]["id"] if page[1] else ""}
+    """Read a page of what the caller may see, the oldest first; -> {"candidates": [...], "next": id to go on after, or ""}."""
+    seen, values = visible(caller)
+    start = db.execute("SELECT rowid FROM candidates WHERE %s AND id = ?" % seen, [*values, after]).fetchone() or (0,)
+    rows = read_rows(db, "SELECT id, title, content, content_hash, actor, status, at FROM candidates"
+                     " WHERE %s AND status = ? AND rowid > ? ORDER BY rowid LIMIT ?" % seen, [*values, status, start[0], limit + 1])
+    page, more = cut_page(list(rows), limit)
+    return {"candidates": page, "next": page[-1]["id"] if more else ""}
 
 
-_MEMORY = "SELECT id, title, content, by, promoted_by, at, seq, gone FROM memories WHERE tenant = ?"
-
-
-def _memory(row: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("id", "title", "content", "by", "promoted_by", "promoted_at", "seq"), row))
+_MEMORY = "SELECT id, title, content, by, promoted_by, at AS promoted_at, seq FROM memories WHERE tenant = ?"
 
 
 def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, Any]:
-    """What was promoted and retracted after `cursor`, in that order: {"memories", "tombstones": [{"id"}], "cursor": to go on from}."""
-    rows = db.execute(_MEMORY + " AND seq > ? ORDER BY seq LIMIT ?", (tenant, cursor, limit)).fetchall()
-    gone = {row[6] for row in rows if row[7]}  # by their seq
-    page, _ = cut_page(list(map(_memory, rows)), limit)
-    return {"memories": [entry for entry in page if entry["seq"] not in gone],
-            "tombstones": [{"id": entry["id"], "seq": entry["seq"]} for entry in page if entry["seq"] in gone],
-            "cursor": page[-1]["seq"] if page else cursor}
+    """Read what was promoted and retracted after `cursor`, in that order.
+
+    -> {"memories": [...], "tombstones": [{"id", "seq"}], "cursor": to go on from}
+    """
+    page, _ = cut_page(list(read_rows(db, _MEMORY + " AND seq > ? ORDER BY seq LIMIT ?", (tenant, cursor, limit))), limit)
+    memories = [row for row in page if row["content"]]  # of what is gone, the text is too
+    tombstones = [{"id": row["id"], "seq": row["seq"]} for row in page if not row["content"]]
+    return {"memories": memories, "tombstones": tombstones, "cursor": page[-1]["seq"] if page else cursor}
 
 
-def search_memories(db: Any, tenant: str, text: str, limit: int) -> list[dict[str, Any]]:
-    """The memories of a tenant that have words of `text`, best first; any text is a valid query."""
-    table, telling, total = words_table(db, tenant), [], 0
+def rarest_words(db: Any, table: str, text: str) -> list[str]:
+    """Choose the rarest words of a query, quoted: one, and more while all of them select at most HUB_RANKED memories."""
     count = "SELECT count(*) FROM (SELECT 1 FROM {0} WHERE {0} MATCH ? LIMIT ?)".format(table)
-    counted = [(db.execute(count, (phrase, HUB_RANKED)).fetchone()[0], phrase) for phrase in map(quoted, query_words(_whole_text(text))[:24])]
-    for number, phrase in sorted(pair for pair in counted if pair[0]):
+    counted = []
+    for word in query_words(_whole_text(text))[:24]:
+        number = db.execute(count, (quoted(word), HUB_RANKED)).fetchone()[0]
+        if number:
+            counted.append((number, quoted(word)))
+    telling: list[str] = []
+    total = 0
+    for number, phrase in sorted(counted):
         total += number
         if telling and total > HUB_RANKED:
             break
         telling.append(phrase)
+    return telling
+
+
+def search_memories(db: Any, tenant: str, text: str, limit: int) -> list[dict[str, Any]]:
+    """Find the memories of a tenant that have words of `text`, best first; any text is a valid query."""
+    table = words_table(db, tenant)
+    telling = rarest_words(db, table, text)
     if not telling:
         return []
     # the newest of what the words select, then the best of these: a word that every memory has must not cost more than a rare one
-    found = db.execute("SELECT rowid FROM (SELECT rowid, rank FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?) ORDER BY rank, rowid LIMIT ?".format(table),
-                       (" OR ".join(telling), HUB_RANKED, limit)).fetchall()
-    rows = [db.execute(_MEMORY + " AND number = ? AND NOT gone", (tenant, number)).fetchone() for (number,) in found]
-    return cut_page([_memory(row) for row in rows if row], limit)[0]
+    newest = "SELECT rowid, rank FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?".format(table)
+    best = "SELECT rowid FROM (%s) ORDER BY rank, rowid LIMIT ?" % newest
+    rows: list[dict[str, Any]] = []
+    for (number,) in db.execute(best, (" OR ".join(telling), HUB_RANKED, limit)).fetchall():
+        rows += read_rows(db, _MEMORY + " AND number = ? AND NOT gone", (tenant, number))
+    return cut_page(rows, limit)[0]
 
 
 # ---- tokens
 
 
 def add_token(db: Any, tenant: str, name: str, role: str) -> str:
-    """A new token, which is stored only as SHA-256: what this returns cannot be shown again. Raises StateError."""
+    """Make a token, which is stored only as SHA-256: what this returns cannot be shown again. Raises UsageError, StateError."""
     import secrets
     import sqlite3
     for what, text in (("name", name), ("tenant", tenant)):
@@ -8071,7 +8118,8 @@ def add_token(db: Any, tenant: str, name: str, role: str) -> str:
     try:
         with transaction(db):
             begin_tenant(db, tenant)
-            db.execute("INSERT INTO tokens(id, tenant, name, role, hash, at) VALUES(?,?,?,?,?,?)", (id, tenant, name, role, file_hash(token.encode()), iso(now())))
+            db.execute("INSERT INTO tokens(id, tenant, name, role, hash, at) VALUES(?,?,?,?,?,?)",
+                       (id, tenant, name, role, file_hash(token.encode()), iso(now())))
     except sqlite3.IntegrityError:
         raise StateError("%s of %s has a token already" % (name, tenant), "memhook hub token revoke %s --tenant %s" % (name, tenant))
     return token
@@ -8079,24 +8127,29 @@ def add_token(db: Any, tenant: str, name: str, role: str) -> str:
 
 def revoke_token(db: Any, tenant: str, name: str) -> None:
     """End a token at once, also for a hub that runs. An empty tenant stands for the one that has the name. Raises StateError."""
-    rows = db.execute("SELECT id FROM tokens WHERE name = ? AND (? = '' OR tenant = ?) AND revoked = ''", (name, tenant, tenant)).fetchall()
-    if len(rows) != 1:
-        raise StateError("there %s of this name" % ("is no token" if not rows else "are %d tokens" % len(rows)), "memhook hub token list shows them; name one with --tenant")
-    db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (iso(now()), rows[0][0]))
+    named = "SELECT id FROM tokens WHERE name = ? AND (? = '' OR tenant = ?) AND revoked = ''"
+    ids = [id for (id,) in db.execute(named, (name, tenant, tenant))]
+    if len(ids) != 1:
+        found = "are %d tokens" % len(ids) if ids else "is no token"
+        raise StateError("there %s of this name" % found, "memhook hub token list shows them; name one with --tenant")
+    db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (iso(now()), ids[0]))
 
 
 def list_tokens(db: Any) -> list[dict[str, str]]:
-    rows = db.execute("SELECT name, tenant, role, at, revoked FROM tokens ORDER BY tenant, name, at")
-    return [dict(zip(("name", "tenant", "role", "at", "revoked"), row)) for row in rows]
+    """List all tokens, revoked ones too: [{"name", "tenant", "role", "at", "revoked": when, or ""}]."""
+    return list(read_rows(db, "SELECT name, tenant, role, at, revoked FROM tokens ORDER BY tenant, name, at"))
 
 
 def find_caller(db: Any, authorization: str) -> Caller:
-    """Whose token it is. Raises Problem 401, the same for none, a wrong one and a revoked one."""
+    """Tell whose token it is. Raises Problem 401, the same for none, a wrong one and a revoked one."""
     import hmac
+    given, row = "", None
     match = re.fullmatch(r"(?i:bearer) +(mhk_([0-9a-f]{12})_[A-Za-z0-9_-]{43})", authorization)
-    row = db.execute("SELECT id, tenant, name, role, hash, revoked FROM tokens WHERE id = ?", (match.group(2),)).fetchone() if match else None
-    given = file_hash(match.group(1).encode()) if match else ""
-    if not hmac.compare_digest(given, row[4] if row else NO_HASH) or row is None or row[5]:
+    if match:
+        given = file_hash(match.group(1).encode())
+        row = db.execute("SELECT id, tenant, name, role, hash, revoked FROM tokens WHERE id = ?", (match.group(2),)).fetchone()
+    stored = row[4] if row else NO_HASH
+    if not hmac.compare_digest(given, stored) or row is None or row[5]:
         raise Problem(401, "a valid token is needed", WWW_Authenticate="Bearer")
     return Caller(*row[:4])
 
@@ -8105,13 +8158,21 @@ def find_caller(db: Any, authorization: str) -> Caller:
 
 
 def judge(db: Any, tenant: str, id: str) -> tuple[str, str]:
-    """(verdict, id of the original of a duplicate) on one candidate of the inbox, by its text and what came before it."""
-    number, title, content = db.execute("SELECT rowid, title, content FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+    """Judge one candidate of the inbox by its text and what came before it; -> (verdict, id of what a duplicate repeats)."""
+    found = db.execute("SELECT rowid, title, content FROM candidates WHERE tenant = ? AND id = ?", (tenant, id))
+    number, title, content = found.fetchone()
     if holds_secret(title, content):
         return "quarantined", ""
-    digest = file_hash(content.encode("utf-8", "replace"))
-    first = db.execute("SELECT id FROM candidates WHERE tenant = ? AND content_hash = ? AND rowid < ? ORDER BY rowid LIMIT 1", (tenant, digest, number)).fetchone()
-    return ("duplicate", first[0]) if first else ("promoted", "")
+    earlier = "SELECT id FROM candidates WHERE tenant = ? AND content_hash = ? AND rowid < ? ORDER BY rowid LIMIT 1"
+    original = db.execute(earlier, (tenant, file_hash(content.encode("utf-8", "replace")), number)).fetchone()
+    if original:
+        return "duplicate", original[0]
+    return "promoted", ""
+
+
+def governor(tenant: str) -> Caller:
+    """Stand for the policy as who decides."""
+    return Caller("", tenant, GOVERNOR, "admin")
 
 
 def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str, int]:
@@ -8120,10 +8181,11 @@ def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str
     with transaction(db):
         for id, status, original in verdicts:
             # somebody may have decided since it was judged: what is not in the inbox any more stays as it is
-            if db.execute("UPDATE candidates SET status = ? WHERE tenant = ? AND id = ? AND status = 'inbox'", (status, tenant, id)).rowcount:
+            changed = db.execute("UPDATE candidates SET status = ? WHERE tenant = ? AND id = ? AND status = 'inbox'", (status, tenant, id))
+            if changed.rowcount:
                 detail[status][id] = original
         if any(detail.values()):
-            append_receipt(db, Caller("", tenant, GOVERNOR, "admin"), "governed", detail)
+            append_receipt(db, governor(tenant), "governed", detail)
     return {status: len(ids) for status, ids in detail.items()}
 
 
@@ -8133,7 +8195,7 @@ def promote_judged(db: Any, tenant: str, id: str) -> bool:
         row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
         if row != ("inbox",):
             return False
-        make_memory(db, Caller("", tenant, GOVERNOR, "admin"), id)
+        make_memory(db, governor(tenant), id)
         return True
 
 
@@ -8161,17 +8223,17 @@ def govern(db: Any, hold: bool) -> dict[str, int]:
 
 
 def anchors_path(path: str) -> str:
-    """Where the anchors of a database lie, unless told otherwise: a file that can be copied elsewhere, or put under version control."""
+    """Tell where a database's anchors lie, unless told otherwise: a file that can be copied elsewhere, or put under version control."""
     return path + ".anchors.jsonl"
 
 
 def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
     """Append {"at", "tenant", "count", "head"} of each chain that has changed since its last anchor; -> what was appended."""
-    last = {found.get("tenant"): (found.get("count"), found.get("head")) for found in read_json_lines(path)}
+    last = {anchor.get("tenant"): (anchor.get("count"), anchor.get("head")) for anchor in read_json_lines(path)}
     added = []
-    for tenant, count, head in db.execute("SELECT tenant, count, head FROM chains WHERE count ORDER BY tenant").fetchall():
-        if last.get(tenant) != (count, head):
-            added.append({"at": iso(now()), "tenant": tenant, "count": count, "head": head})
+    for chain in read_rows(db, "SELECT tenant, count, head FROM chains WHERE count ORDER BY tenant"):
+        if last.get(chain["tenant"]) != (chain["count"], chain["head"]):
+            added.append({"at": iso(now()), **chain})
     if added:
         make_folder(os.path.dirname(os.path.abspath(path)))
         append_line(os.path.abspath(path), b"".join(canonical(entry).encode() + b"\n" for entry in added))
@@ -8181,6 +8243,8 @@ def append_anchors(db: Any, path: str) -> list[dict[str, Any]]:
 class Audit:
     """Follows one tenant's chain; `findings` are sentences."""
 
+    DECISIONS = {"proposed": "inbox", "promoted": "promoted", "rejected": "rejected", "retracted": "rejected"}  # kind -> status
+
     def __init__(self, db: Any, tenant: str) -> None:
         self.db, self.tenant = db, tenant
         self.findings: list[str] = []
@@ -8189,41 +8253,43 @@ class Audit:
         self.heads: list[str] = [NO_HASH]  # of each receipt
 
     def find(self, text: str) -> None:
+        """Add a finding."""
         self.findings.append("%s: %s" % (self.tenant, text))
 
     def follow(self) -> None:
-        """Every receipt in order: the one it follows, and its own hash, which covers its number."""
-        for row in self.db.execute(_RECEIPT + " ORDER BY seq", (self.tenant,)):
-            seq, stored = row[1], row[7]
+        """Check every receipt in order: the one it follows, and its own hash, which covers its number."""
+        receipts = "SELECT %s FROM receipts WHERE tenant = ? ORDER BY seq" % _RECEIPT_COLUMNS
+        for row in read_rows(self.db, receipts, (self.tenant,)):
             try:
                 receipt = parse_receipt(row)
             except (ValueError, TypeError, RecursionError):
                 receipt = {}
-            if row[6] != self.heads[-1]:
-                self.find("receipt %s does not follow the one before it: removed, inserted or in another order" % seq)
-            if not receipt or receipt_hash(receipt) != stored:
-                self.find("receipt %s was changed" % seq)
-            self.heads.append(str(stored))
+            if row["prev_hash"] != self.heads[-1]:
+                self.find("receipt %s does not follow the one before it: removed, inserted or in another order" % row["seq"])
+            if not receipt or receipt_hash(receipt) != row["hash"]:
+                self.find("receipt %s was changed" % row["seq"])
+            self.heads.append(str(row["hash"]))
             self.note(str(receipt.get("kind")), receipt.get("detail"))
-        count, head = self.db.execute("SELECT count, head FROM chains WHERE tenant = ?", (self.tenant,)).fetchone() or (0, NO_HASH)
-        if (count, head) != (len(self.heads) - 1, self.heads[-1]):
-            self.find("%s receipts were written, of which %d are here, and the last is not the one that was: removed or inserted at the end" % (count, len(self.heads) - 1))
+        chain = self.db.execute("SELECT count, head FROM chains WHERE tenant = ?", (self.tenant,)).fetchone() or (0, NO_HASH)
+        here = len(self.heads) - 1
+        if chain != (here, self.heads[-1]):
+            self.find("%s receipts were written, of which %d are here, and the last is not the one that was: "
+                      "removed or inserted at the end" % (chain[0], here))
 
     def note(self, kind: str, detail: Any) -> None:
-        """What a receipt says of candidates; one that was changed may say anything."""
-        flips = {"proposed": "inbox", "promoted": "promoted", "rejected": "rejected", "retracted": "rejected"}
+        """Remember what a receipt says of candidates; one that was changed may say anything."""
         if not isinstance(detail, dict):
             return
-        if kind in flips:
-            self.status[str(detail.get("id"))] = flips[kind]
+        if kind in self.DECISIONS:
+            self.status[str(detail.get("id"))] = self.DECISIONS[kind]
         if "content_hash" in detail:
             self.hashes[str(detail.get("id"))] = str(detail["content_hash"])
         for status in ("quarantined", "duplicate"):
-            ids = detail.get(status)
-            self.status.update(dict.fromkeys(ids if isinstance(ids, dict) else (), status))
+            if isinstance(detail.get(status), dict):
+                self.status.update(dict.fromkeys(detail[status], status))
 
     def compare(self) -> None:
-        """Every decision that the candidates show has a receipt, and nothing that has one is gone or changed."""
+        """Check that every decision that the candidates show has a receipt, and that nothing that has one is gone or changed."""
         left = dict(self.status)
         for id, status in self.db.execute("SELECT id, status FROM candidates WHERE tenant = ?", (self.tenant,)):
             said = left.pop(id, "inbox")
@@ -8231,25 +8297,36 @@ class Audit:
                 self.find("candidate %s is %s, but its receipts say %s" % (id, status, said))
         for id in left:
             self.find("candidate %s has receipts but is gone" % id)
-        texts = "SELECT id, content, 'inbox' FROM candidates WHERE tenant = ? UNION ALL SELECT id, content, 'memory' FROM memories WHERE tenant = ? AND NOT gone"
-        for id, content, where in self.db.execute(texts, (self.tenant, self.tenant)):
-            digest = file_hash(str(content).encode("utf-8", "replace"))
-            if self.hashes.get(id, digest if where == "inbox" else "") != digest:
-                self.find("the text of %s in the %s is not what its receipts say" % (id, where))
+        for id, content in self.db.execute("SELECT id, content FROM candidates WHERE tenant = ?", (self.tenant,)):
+            if id in self.hashes:
+                self.compare_text(id, content, "inbox")
+        for id, content in self.db.execute("SELECT id, content FROM memories WHERE tenant = ? AND NOT gone", (self.tenant,)):
+            self.compare_text(id, content, "memory")
+
+    def compare_text(self, id: str, content: Any, where: str) -> None:
+        """Check a text against the hash that its receipts have."""
+        if self.hashes.get(id) != file_hash(str(content).encode("utf-8", "replace")):
+            self.find("the text of %s in the %s is not what its receipts say" % (id, where))
 
     def against(self, anchor: dict[str, Any]) -> None:
-        """An anchor that was written of this chain."""
+        """Check an anchor that was written of this chain."""
         count = anchor.get("count")
-        if not isinstance(count, int) or not 0 <= count < len(self.heads) or self.heads[count] != anchor.get("head"):
+        is_here = isinstance(count, int) and 0 <= count < len(self.heads)
+        if not is_here or self.heads[count] != anchor.get("head"):
             self.find("the anchor of %s does not hold: receipt %s is gone or another" % (anchor.get("at"), count))
 
 
 def audit(db: Any, anchors: str) -> dict[str, Any]:
-    """Check every chain against itself, the candidates and the anchors; -> {"ok", "receipts": n, "findings": [sentence]}. Changes nothing."""
+    """Check every chain against itself, the candidates and the anchors, and change nothing.
+
+    -> {"ok": bool, "receipts": n, "findings": [sentence]}
+    """
     anchored = list(read_json_lines(anchors))
     db.execute("BEGIN")  # all of it as it is at one moment: a hub may go on writing
-    tenants = {row[0] for row in db.execute("SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates")}
-    checks = [Audit(db, tenant) for tenant in sorted(tenants | {str(anchor.get("tenant")) for anchor in anchored})]
+    tenants = {str(anchor.get("tenant")) for anchor in anchored}
+    named = "SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates"
+    tenants.update(tenant for (tenant,) in db.execute(named))
+    checks = [Audit(db, tenant) for tenant in sorted(tenants)]
     for check in checks:
         check.follow()
         check.compare()
@@ -8265,11 +8342,12 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
 
 
 class Quota:
-    """How many intakes one token may ask for in a window, whatever address they come from; counted in this process."""
+    """How many intakes one token may ask for in a window, whatever address they come from; counted in this process, for its life."""
 
     def __init__(self, limit: int, window_seconds: float) -> None:
         import threading
-        self.limit, self.window_seconds = limit, window_seconds  # a limit of 0: none
+        self.limit = limit  # 0: none
+        self.window_seconds = window_seconds
         self.times: dict[str, Any] = {}  # token id -> when its last requests were let in, the oldest first
         self.lock = threading.Lock()
 
@@ -8288,10 +8366,11 @@ class Quota:
 
 
 class Writer:
-    """The one connection that writes. Writes that come while another is being committed share the next commit: one sync of the disk for all of them.
+    """The one connection that writes.
 
-    Whoever gets the lock does the work of all that wait; the others find theirs done when they get it. So a single client's write is
-    done in its own thread at once, and no write waits for more to come.
+    Writes that come while another is being committed share the next commit: one sync of the disk for all of them. Whoever gets the
+    lock does the work of all that wait; the others find theirs done when they get it. So a single client's write is done in its own
+    thread at once, and no write waits for more to come.
     """
 
     def __init__(self, home: Home, path: str) -> None:
@@ -8300,7 +8379,7 @@ class Writer:
         self.home = home
         self.db = connect_hub(path)
         self.lock = threading.Lock()
-        self.waiting: Any = deque()  # [work], and what came of it once that is decided
+        self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 
     def submit(self, work: Callable[[Any], Any]) -> Any:
         """Run work(db) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
@@ -8309,9 +8388,10 @@ class Writer:
         with self.lock:
             while len(job) == 1:  # more may wait than share a commit
                 self._commit_waiting()
-        if isinstance(job[1], Problem):
-            raise job[1]
-        return job[1]
+        result = job[1]
+        if isinstance(result, Problem):
+            raise result
+        return result
 
     def _commit_waiting(self) -> None:
         import sqlite3
@@ -8339,14 +8419,14 @@ class Hub:
     """What answers requests: the database's two sides, the quota, the names this host answers to."""
 
     def __init__(self, home: Home, path: str, quota: Quota, hosts: tuple[str, ...]) -> None:
-        self.home, self.quota = home, quota
+        self.home, self.path, self.quota = home, path, quota
         self.hosts = hosts  # besides the address that was connected to
         open_hub(path).close()
-        self.path, self.writer = path, Writer(home, path)
+        self.writer = Writer(home, path)
         self.free: list[Any] = []  # reading connections that no thread uses now
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
-        """work(db, *values) on a reading connection."""
+        """Run work(db, *values) on a reading connection, and return what it returns. Raises sqlite3.Error."""
         try:
             db = self.free.pop()
         except IndexError:
@@ -8368,21 +8448,22 @@ class HubRequest:
     """
 
     def header(self, name: str) -> str:
-        """A header's value, "" where there is none. Raises Problem 400 where it stands twice: two programs could read that in two ways."""
+        """Read a header, "" where there is none. Raises Problem 400 where it stands twice: two programs could read that in two ways."""
         values = self.headers.get_all(name, [""])
         if len(values) > 1:
             raise Problem(400, "a header stands twice")
         return values[0].strip(" \t")
 
     def number(self, name: str, default: int) -> int:
-        text = self.query.get(name, "")
-        if not re.fullmatch(r"[0-9]{1,15}", text or "0"):
+        """Read a number from the query. Raises Problem 400."""
+        text = self.query.get(name) or str(default)
+        if not re.fullmatch(r"[0-9]{1,15}", text):
             raise Problem(400, "%s must be a number" % name)
-        return int(text) if text else default
+        return int(text)
 
-    @property
-    def limit(self) -> int:
-        return max(1, min(HUB_PAGE, self.number("limit", HUB_PAGE)))
+    def limit(self, default: int = HUB_PAGE) -> int:
+        """Read how many rows are wanted: 1 to HUB_PAGE. Raises Problem 400."""
+        return max(1, min(HUB_PAGE, self.number("limit", default)))
 
 
 # no folded lines, no control characters, no CR or LF alone: a program before the hub could read these in another way than http.server does
@@ -8390,7 +8471,7 @@ _HEAD = rb"[A-Z]{1,16} /[!-~]{0,8000} HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-
 
 
 def read_head(stream: Any) -> bytes:
-    """A request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
+    """Read a request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
     head = line = stream.readline(HUB_HEAD_BYTES + 1)
     while line not in (b"", b"\r\n") and len(head) <= HUB_HEAD_BYTES:
         line = stream.readline(HUB_HEAD_BYTES + 1 - len(head))
@@ -8403,43 +8484,47 @@ def read_head(stream: Any) -> bytes:
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """Raises Problem 400."""
+    """Take the query of a path apart; of a name that stands twice, the last counts. Raises Problem 400."""
     from urllib.parse import parse_qsl
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=16)) if text else {}
+        return dict(parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=16))
     except ValueError:
         raise Problem(400, "the query cannot be read")
 
 
 def host_name(text: str) -> str:
-    """The name of a Host or Origin without scheme, port and brackets, lower case."""
+    """Take the name out of a Host or Origin: without scheme, port and brackets, lower case; "" where it cannot be read."""
     match = re.fullmatch(r"(?:https?://)?(?:\[([0-9a-f:.%]+)\]|([^:/\[\]@\s]+))(?::\d{1,5})?", text.strip().lower())
-    return (match.group(1) or match.group(2)) if match else ""
+    if not match:
+        return ""
+    return match.group(1) or match.group(2)
 
 
 def body_length(request: HubRequest, takes_body: bool) -> int:
-    """How many bytes follow the head. Raises Problem 411, 413, 400 before one of them is read."""
+    """Tell how many bytes follow the head. Raises Problem 411, 413, 400 before one of them is read."""
     if "transfer-encoding" in request.headers:
         raise Problem(411, "send the body whole, with a Content-Length")
     text = request.header("content-length")
     if not text and takes_body:
         raise Problem(411, "a Content-Length is needed")
-    if text and not re.fullmatch(r"[0-9]{1,18}", text):
+    if not re.fullmatch(r"[0-9]{0,18}", text):
         raise Problem(400, "the Content-Length cannot be read")
-    if int(text or 0) > HUB_BODY_BYTES:
+    length = int(text or 0)
+    if length > HUB_BODY_BYTES:
         raise Problem(413, "the body is longer than %d bytes" % HUB_BODY_BYTES)
-    return int(text or 0)
+    return length
 
 
 def parse_proposal(body: bytes, tenant: str) -> dict[str, str]:
-    """{"id", "title", "content"} of a request's JSON; the id is made where there is none. Raises Problem 400, 422."""
+    """Take {"id", "title", "content"} from a request's JSON; the id is made where there is none. Raises Problem 400, 422."""
     try:
         given = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise Problem(400, "the body is no JSON")
     if not isinstance(given, dict) or not all(isinstance(given.get(name, ""), str) for name in ("id", "title", "content")):
         raise Problem(400, 'the body must be an object with the strings "title" and "content"')
-    title, content = _whole_text(" ".join(given.get("title", "").split())), _whole_text(given.get("content", ""))
+    title = _whole_text(" ".join(given.get("title", "").split()))
+    content = _whole_text(given.get("content", ""))
     id = given.get("id") or content_id(tenant, title, content)
     if not title or len(title) > 2 * TITLE_CHARS or not content.strip():
         raise Problem(400, 'a "title" of at most %d characters and a "content" are needed' % (2 * TITLE_CHARS))
@@ -8454,47 +8539,52 @@ def parse_proposal(body: bytes, tenant: str) -> dict[str, str]:
 
 
 def api_health(hub: Hub, request: HubRequest) -> tuple[int, Any]:
+    """Say that the hub runs, to anybody."""
     return 200, {"ok": True, "version": VERSION}
 
 
 def api_me(hub: Hub, request: HubRequest) -> tuple[int, Any]:
-    return 200, {name: getattr(request.caller, name) for name in ("name", "tenant", "role")}
+    """Say whose token it is."""
+    return 200, {"name": request.caller.name, "tenant": request.caller.tenant, "role": request.caller.role}
 
 
 def api_propose(hub: Hub, request: HubRequest) -> tuple[int, Any]:
+    """Take a candidate in; it is durable when this returns."""
     caller = request.caller
     proposal = parse_proposal(request.body, caller.tenant)
     return 201, hub.writer.submit(lambda db: take_in(db, caller, proposal))
 
 
 def api_candidates(hub: Hub, request: HubRequest) -> tuple[int, Any]:
+    """List candidates of one status: a member its own, an admin its tenant's."""
     status = request.query.get("status", "inbox")
     if status not in STATUSES:
         raise Problem(400, "a status is one of: " + ", ".join(STATUSES))
-    return 200, hub.read(list_candidates, request.caller, status, request.query.get("after", ""), request.limit)
+    return 200, hub.read(list_candidates, request.caller, status, request.query.get("after", ""), request.limit())
 
 
 def api_decide(hub: Hub, request: HubRequest) -> tuple[int, Any]:
-    """Promote or reject; the last two names of the path say which, and what."""
+    """Promote or reject; the last two names of the path say what, and which of the two. It is durable when this returns."""
+    caller = request.caller
     id, verb = request.path.split("/")[3:5]
-    decide, caller = promote if verb == "promote" else reject, request.caller
+    decide = promote if verb == "promote" else reject
     return 200, {"id": id, "status": hub.writer.submit(lambda db: decide(db, caller, id))}
 
 
 def api_memories(hub: Hub, request: HubRequest) -> tuple[int, Any]:
-    tenant, query = request.caller.tenant, request.query.get("q")
-    if query is None:
-        return 200, hub.read(memories_since, tenant, request.number("since", 0), request.limit)
-    return 200, {"memories": hub.read(search_memories, tenant, query, min(request.limit, request.number("limit", 20))), "tombstones": [], "cursor": request.number("since", 0)}
+    """Search the memories with ?q=, or go on from ?since=."""
+    tenant = request.caller.tenant
+    cursor = request.number("since", 0)
+    if "q" not in request.query:
+        return 200, hub.read(memories_since, tenant, cursor, request.limit())
+    memories = hub.read(search_memories, tenant, request.query["q"], request.limit(20))
+    return 200, {"memories": memories, "tombstones": [], "cursor": cursor}
 
 
 def api_receipts(hub: Hub, request: HubRequest) -> tuple[int, Any]:
-    """An admin reads the chain, a member what it did itself."""
-    caller = request.caller
-    own = "" if caller.role == "admin" else " AND actor = ?"
-    values = [caller.tenant, request.number("since", 0)] + ([caller.name] if own else [])
-    rows = hub.read(lambda db: db.execute(_RECEIPT + " AND seq > ?%s ORDER BY seq LIMIT ?" % own, [*values, request.limit]).fetchall())
-    return 200, {"receipts": [parse_receipt(row) for row in rows]}
+    """Give out the chain to an admin, to a member what it did itself."""
+    found = hub.read(list_receipts, request.caller, request.number("since", 0), request.limit())
+    return 200, {"receipts": found}
 
 
 ROUTES = (  # the whole API: method, path, who may ask ("" for anybody), what answers; anything else is 404
@@ -8509,24 +8599,33 @@ ROUTES = (  # the whole API: method, path, who may ask ("" for anybody), what an
 
 
 def find_route(method: str, path: str) -> tuple[str, Callable[[Hub, HubRequest], tuple[int, Any]]]:
-    """(role, function). Raises Problem 404, 405."""
-    here = [route for route in ROUTES if re.fullmatch(route[1], path)]
-    if not here:
-        raise Problem(404, "there is nothing here")
-    for route in here:
-        if route[0] == method:
-            return route[2:]
-    raise Problem(405, "this cannot be done here", Allow=", ".join(route[0] for route in here))
+    """Tell who may ask, and what answers. Raises Problem 404, 405, 501."""
+    if method not in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        raise Problem(501, "no method of that name is known here")
+    allowed = []
+    for route_method, pattern, role, function in ROUTES:
+        if re.fullmatch(pattern, path):
+            if route_method == method:
+                return role, function
+            allowed.append(route_method)
+    if allowed:
+        raise Problem(405, "this cannot be done here", Allow=", ".join(allowed))
+    raise Problem(404, "there is nothing here")
 
 
 def admit(hub: Hub, request: HubRequest, address: str) -> int:
-    """Everything that can be said of a request before its body is read; -> the body's length. Raises Problem."""
-    local = ("localhost", "127.0.0.1", "::1") if address in ("127.0.0.1", "::1") else (address,)
-    if not request.header("host"):
+    """Decide all that can be decided of a request before its body is read; -> the body's length. Raises Problem.
+
+    `address` is the one of this machine's that was connected to.
+    """
+    names = (address, *hub.hosts)
+    if address in ("127.0.0.1", "::1"):
+        names += ("localhost", "127.0.0.1", "::1")
+    host, origin = request.header("host"), request.header("origin")
+    if not host:
         raise Problem(400, "a Host header is needed")
-    for name in filter(None, map(request.header, ("host", "origin"))):
-        if host_name(name) not in local + hub.hosts:
-            raise Problem(403, "this host does not answer to that name")
+    if host_name(host) not in names or (origin and host_name(origin) not in names):
+        raise Problem(403, "this host does not answer to that name")
     role, request.route = find_route(request.command, request.path)
     if role:
         request.caller = hub.read(find_caller, request.header("authorization"))
@@ -8534,56 +8633,54 @@ def admit(hub: Hub, request: HubRequest, address: str) -> int:
             raise Problem(403, "an admin's token is needed")
     intake = request.route is api_propose
     length = body_length(request, intake)
-    wait_seconds = hub.quota.take(request.caller.token) if intake else 0.0
-    if wait_seconds:
-        raise Problem(429, "too many candidates in a short time", Retry_After=str(int(wait_seconds) + 1))
+    if intake:
+        wait_seconds = hub.quota.take(request.caller.token)
+        if wait_seconds:
+            raise Problem(429, "too many candidates in a short time", Retry_After=str(int(wait_seconds) + 1))
     return length
 
 
+# ---- connections
+
 HUB_BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of one request; the others go on
-
-
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
-    """Head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
+    """Write head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
     from http.client import responses
     body = _COMPACT.encode(value).encode("utf-8", "replace") + b"\n"
-    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n" % (status, responses[status], kind, len(body))
-    return (head + "".join("%s: %s\r\n" % pair for pair in headers.items()) + "\r\n").encode("latin-1") + body
+    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n"
+    more = "".join("%s: %s\r\n" % header for header in headers.items())
+    return (head % (status, responses[status], kind, len(body)) + more + "\r\n").encode("latin-1") + body
 
 
 def render_problem(problem: Problem, headers: dict[str, str]) -> bytes:
+    """Write a problem as RFC 9457 has it, with its own headers and those of the connection."""
     from http.client import responses
     value = {"type": "about:blank", "title": responses[problem.status], "status": problem.status, "detail": str(problem)}
     return render_answer(problem.status, value, {**headers, **problem.headers}, "application/problem+json")
 
 
 class HubHandler(HubRequest):
-    """One client's connection, in a thread of its own; to be mixed into http.server's BaseHTTPRequestHandler, which reads heads."""
+    """One client's connection, in a thread of its own; to be mixed into http.server's BaseHTTPRequestHandler, which parses heads."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = HUB_WAIT_SECONDS
 
-    def setup(self) -> None:
-        super().setup()
-        self.stream = self.rfile  # what the client sends; `rfile` is only the head of one request, checked
-
-    def finish(self) -> None:
-        self.stream.close()
-        super().finish()
-
     def handle_one_request(self) -> None:
         """Read a request and answer it; `close_connection` tells whether there may be another."""
-        import io
         import sqlite3
         self.caller = self.route = self.body = None
         self.server.starts_waiting(self)
         try:
-            self.rfile = io.BytesIO(read_head(self.stream))
-            super().handle_one_request()
+            head = read_head(self.rfile)
+            if head:
+                self.take_head(head)
+                self.answer()
+            else:
+                self.close_connection = True
         except Problem as problem:
             self.refuse(problem)
         except sqlite3.Error as error:
@@ -8595,37 +8692,48 @@ class HubHandler(HubRequest):
         finally:
             self.server.waiting.pop(self, None)
 
-    def answer(self) -> None:
-        """What http.server calls when it has read a head. Its own `path` has no second slash at the start."""
-        self.path, _, query = self.requestline.split(" ")[1].partition("?")
+    def take_head(self, head: bytes) -> None:
+        """Have http.server parse a head: it reads one from `rfile`, of which the rest is the body. Raises Problem."""
+        import io
+        stream = self.rfile
+        self.rfile = io.BytesIO(head)
+        try:
+            self.raw_requestline = self.rfile.readline()
+            self.parse_request()
+        finally:
+            self.rfile = stream
+        self.path, _, query = self.requestline.split(" ")[1].partition("?")  # its own has no second slash at the start
         self.query = parse_query(query)
+
+    def answer(self) -> None:
+        """Decide, read the body, and send what the API says. Raises Problem."""
         self.body = self.read_body(admit(self.server.hub, self, self.connection.getsockname()[0]))
         self.server.waiting.pop(self, None)
         status, value = self.route(self.server.hub, self)
         self.wfile.write(render_answer(status, value, self.last_headers()))
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
-
     def read_body(self, length: int) -> bytes:
-        """Raises ConnectionError where the client goes before its last byte."""
+        """Read the body. Raises ConnectionError where the client goes before its last byte."""
         if length and self.header("expect").lower() == "100-continue":
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = self.stream.read(length)
+        body = self.rfile.read(length)
         if len(body) < length:
             raise ConnectionError("the body has no end")
         return body
 
     def last_headers(self) -> dict[str, str]:
-        """What an answer says of the connection's end, which is decided here."""
-        self.close_connection = self.close_connection or self.body is None or self.server.stopping
+        """Decide whether the connection ends with this answer; -> the headers that say so."""
+        if self.body is None or self.server.stopping:
+            self.close_connection = True
         return {"Connection": "close"} if self.close_connection else {}
 
     def refuse(self, problem: Problem) -> None:
         """Send a problem. A connection with an unread body is no use any more."""
         import socket
         self.server.waiting.pop(self, None)
-        log(self.server.hub.home, "hub-refused", status=problem.status, route=self.route.__name__ if self.route else "",
-            token=self.caller.token if self.caller else "")
+        route = self.route.__name__ if self.route else ""
+        token = self.caller.token if self.caller else ""
+        log(self.server.hub.home, "hub-refused", status=problem.status, route=route, token=token)
         self.wfile.write(render_problem(problem, self.last_headers()))
         if self.close_connection:  # and to close it with unread bytes would reset it under the answer
             self.server.starts_waiting(self)
@@ -8634,18 +8742,16 @@ class HubHandler(HubRequest):
                 pass
 
     def send_error(self, code: int, message: Any = None, explain: Any = None) -> None:
-        """What http.server finds wrong by itself; its message has text of the request."""
+        """Refuse what http.server finds wrong by itself, without its message, which has text of the request. Raises Problem."""
         raise Problem(int(code), "this is no request that the hub can answer")
 
     def handle_expect_100(self) -> bool:
-        return True  # read_body() says it, once the body is wanted
-
-    def log_message(self, format: str, *values: Any) -> None:
-        pass  # log() has what matters, and nothing of the request
+        """Leave the 100 Continue to read_body(), which says it once the body is wanted."""
+        return True
 
 
 class HubServer:
-    """The listening side: a thread for each connection; to be mixed into http.server's ThreadingHTTPServer.
+    """The listening side, a thread for each connection; to be mixed into http.server's ThreadingHTTPServer.
 
     At most HUB_THREADS connections are open. One more takes the place of the one that has been waiting longest for a request, or for
     the rest of one: idle and slow clients cost their own connection, never another's. Where all are at work, 503.
@@ -8658,16 +8764,21 @@ class HubServer:
         super().__init__((host, port), handler, bind_and_activate=False)
         self.socket.close()  # create_server() knows better what each system needs, and looks up no name of the host's
         try:
-            self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1_024)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self.socket = socket.create_server((host, port), family=family, backlog=1_024)
         except (OSError, OverflowError) as error:
-            raise StateError("cannot listen on %s port %d: %s" % (host, port, getattr(error, "strerror", None) or error), "memhook hub serve --port N")
-        self.hub, self.port = hub, self.socket.getsockname()[1]
-        self.stopping = self.finished = False
+            why = getattr(error, "strerror", None) or error
+            raise StateError("cannot listen on %s port %d: %s" % (host, port, why), "memhook hub serve --port N")
+        self.hub = hub
+        self.port = self.socket.getsockname()[1]
+        self.stopping = False  # set by a signal
+        self.finished = False  # nobody has connected any more since then
         self.socket.settimeout(0.1)  # so long handle_request() waits; then it is seen whether to stop
         self.slots = threading.Semaphore(HUB_THREADS)
         self.waiting: dict[HubHandler, None] = {}  # in the order in which they began to wait
 
     def starts_waiting(self, handler: HubHandler) -> None:
+        """Note that a handler waits for its client, so that it can be ended for a new connection, or at the end."""
         self.waiting[handler] = None
         if self.stopping:
             self.hang_up(handler)
@@ -8684,13 +8795,14 @@ class HubServer:
         """Get a place for one more connection; False where every thread is at work."""
         if self.slots.acquire(blocking=False):
             return True
-        for oldest in list(self.waiting)[:1]:
-            self.waiting.pop(oldest, None)
-            self.hang_up(oldest)
+        waiting = list(self.waiting)
+        if waiting:
+            self.waiting.pop(waiting[0], None)
+            self.hang_up(waiting[0])
         return self.slots.acquire(timeout=HUB_ROOM_SECONDS)
 
     def get_request(self) -> tuple[Any, Any]:
-        """One more connection, in its place. Raises OSError, which socketserver passes over."""
+        """Accept one more connection, in its place. Raises OSError, which socketserver passes over."""
         sock, address = super().get_request()
         if self.make_room():
             return sock, address
@@ -8700,21 +8812,23 @@ class HubServer:
         raise ConnectionError("every thread is at work")
 
     def shutdown_request(self, request: Any) -> None:
-        """What socketserver calls once for each connection that get_request() gave it."""
+        """End a connection; socketserver does it once for each that get_request() gave it."""
         self.slots.release()
         super().shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection to its end."""
         try:
             super().finish_request(request, client_address)
         except OSError:
             pass  # the client has gone, or was made to go
 
     def handle_timeout(self) -> None:
-        self.finished = self.stopping  # whoever had connected is served
+        """Note that nobody is there to be accepted: once it is stopping, whoever had connected is served."""
+        self.finished = self.stopping
 
     def serve(self) -> None:
-        """Until `stopping`; then take what has connected already, answer every request that has come, and wait for the threads."""
+        """Serve until `stopping`; then take what has connected already, answer every request that has come, and wait for the threads."""
         while not self.finished:
             self.handle_request()
         self.server_close()
@@ -8726,7 +8840,7 @@ class HubServer:
 
 
 def listen(hub: Hub, host: str, port: int) -> HubServer:
-    """The server. Its classes are made where one is needed: http.server takes long to load. Raises StateError."""
+    """Make the server. Its classes are made where one is needed: http.server takes long to load. Raises StateError."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
     handler = type("Handler", (HubHandler, BaseHTTPRequestHandler), {})
     return type("Server", (HubServer, ThreadingHTTPServer), {})(hub, host, port, handler)
@@ -8737,22 +8851,25 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     import signal
     tokens = hub.read(list_tokens)
     if not is_local(host) and all(token["revoked"] for token in tokens):
-        raise StateError("%s can be reached from other machines, and there is no token yet" % host, "memhook hub token add NAME --role admin")
+        raise StateError("%s can be reached from other machines, and there is no token yet" % host,
+                         "memhook hub token add NAME --role admin")
     server = listen(hub, host, port)
-    ended: list[int] = []
+    signals: list[int] = []  # that have come
 
     def end(number: int, frame: Any) -> None:
-        ended.append(number)
-        server.stopping, server.timeout = True, 0.0
+        signals.append(number)
+        server.stopping = True
+        server.timeout = 0.0
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    tell("The hub is on http://%s:%d%s" % ("[%s]" % host if ":" in host else host, server.port, "" if tokens else " and has no token yet: memhook hub token add NAME --role admin"))
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    advice = "" if tokens else " and has no token yet: memhook hub token add NAME --role admin"
+    tell("The hub is on http://%s:%d%s" % (bracketed(host), server.port, advice))
     log(hub.home, "hub-start", port=server.port)
     server.serve()
     hub.writer.db.close()
     log(hub.home, "hub-end")
-    return EXIT_INTERRUPTED if signal.SIGINT in ended else EXIT_OK
+    return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 
 
 # ==== 23. Install ===============================================================

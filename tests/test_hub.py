@@ -331,11 +331,13 @@ def test_an_audit_finds_a_chain_that_was_made_anew_by_its_anchor(ledger):
     hub.path.write_bytes(whole)
     assert len(hub.run("anchor").stdout.splitlines()) == 1
     head = memhook.NO_HASH
-    for (seq,) in hub.sql("SELECT seq FROM receipts ORDER BY seq"):
-        (row,) = hub.sql(memhook._RECEIPT + " AND seq = ?", "team", seq)
-        receipt = {**memhook.parse_receipt(row), "actor": "eve", "prev_hash": head}
+    db = memhook.open_hub(str(hub.path))
+    receipts = memhook.list_receipts(db, memhook.governor("team"), 0, 100)
+    db.close()
+    for receipt in receipts:
+        receipt.update(actor="eve", prev_hash=head)
         head = memhook.receipt_hash(receipt)
-        hub.sql("UPDATE receipts SET actor = 'eve', prev_hash = ?, hash = ? WHERE seq = ?", receipt["prev_hash"], head, seq)
+        hub.sql("UPDATE receipts SET actor = 'eve', prev_hash = ?, hash = ? WHERE seq = ?", receipt["prev_hash"], head, receipt["seq"])
     hub.sql("UPDATE chains SET head = ?", head)
     done = hub.run("audit", check=False)
     assert done.returncode == memhook.EXIT_FOUND and "anchor" in done.stdout and "Traceback" not in done.stderr
