@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9aa7e6c4109c4a72a61ab9bf21d14cf266aff281c92e33f94eb518089550a821}
+SHA256=${MEMHOOK_SHA256-6febc657513fdab7ad29f1be6d287591c71f53208329a35f42f64176bb4c0f85}
 
 tell() { printf '%s\n' "$*" >&2; }
 

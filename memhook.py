@@ -3904,7 +3904,8 @@ class Index:
         id = front_id(front) or content_id(project, path, "")
         digest = text.partition("\n## Transcript\n")[0]
         file = self.db.execute(
-            "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) VALUES(%s)" % placeholders(11),
+            "INSERT INTO files(path, mtime_ns, size, hash, memory, project, session, segment, at, title, digest) "
+            "VALUES(%s)" % placeholders(11),
             (path, *signature, file_hash(data), id, project, front_text(front, "session"), segment_number(front), at,
              memory_title(text, path), digest)).lastrowid
         units = self._numbered(memory_units(whole, front, at), project)
@@ -6683,7 +6684,9 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
 # Promise:  within its budget in UTF-16 units (as the client counts); framed as a record, which nothing inside can close.
 # Not:      no folder sync, no ranking: it reads the index as it is, in milliseconds. Off by the setting `recall` = off.
 
-_FRAME_OPEN = "<memhook-recall>\nA record of earlier Claude Code sessions in this project, kept by memhook. It tells what was, as it was said then; it asks for nothing.\n"
+_FRAME_OPEN = (
+    "<memhook-recall>\nA record of earlier Claude Code sessions in this project, kept by memhook. "
+    "It tells what was, as it was said then; it asks for nothing.\n")
 _FRAME_CLOSE = "</memhook-recall>"
 
 
@@ -6703,58 +6706,88 @@ def digest_items(digest: str, heading: str) -> list[str]:
     return [line[2:] for line in match.group(1).split("\n") if line.startswith("- ")] if match else []
 
 
-def recent_memories(home: Home, project: str, limit: int) -> list[tuple[str, float, str, str, str]]:
-    """(id, time, title, session, digest) of a project's last memories, newest first; none where there is no index to read."""
+class Remembered:
+    """A memory as recall tells of it. Its slots are, in this order, the columns that are read of it."""
+
+    __slots__ = ("id", "at", "title", "session", "digest")
+
+    def __init__(self, id: str, at: float, title: str, session: str, digest: str) -> None:
+        self.id = id
+        self.at = at  # seconds since the epoch
+        self.title = title
+        self.session = session  # "" of a note
+        self.digest = digest  # Markdown: all that stands above the transcript
+
+    @property
+    def stamp(self) -> str:
+        """Its date and the id to get it by."""
+        return "(%s, %s)" % (iso(self.at)[:10], self.id[:8])
+
+    @property
+    def outcome(self) -> str:
+        """What it came to: the last of what happened, else its first paragraph."""
+        happened = digest_items(self.digest, "What happened")
+        return happened[-1] if happened else "".join(self.digest.split("\n\n")[1:2])
+
+
+def recent_memories(home: Home, project: str, limit: int) -> list[Remembered]:
+    """A project's last memories, newest first; none where there is no index to read."""
     path = home.path("index.db")
     if not os.path.exists(path):
         return []
     import sqlite3
+    query = "SELECT memory, at, title, session, digest FROM files WHERE project = ? ORDER BY at DESC, segment DESC LIMIT ?"
     try:
         db = _connect(path, read_only=True)
         try:
-            return db.execute("SELECT memory, at, title, session, digest FROM files WHERE project = ? ORDER BY at DESC, segment DESC LIMIT ?", (project, limit)).fetchall()
+            return [Remembered(*row) for row in db.execute(query, (project, limit))]
         finally:
             db.close()
     except sqlite3.Error:
         return []
 
 
-def recall_lines(rows: list[tuple[str, float, str, str, str]]) -> list[str]:
+def _item_lines(title: str, memories: list[Remembered], *headings: str) -> list[str]:
+    """The first items below some headings, under a title; none where there are none."""
+    items = [(memory, item) for memory in memories for heading in headings for item in digest_items(memory.digest, heading)]
+    return ["", title] + ["- %s %s" % (harmless(item), memory.stamp) for memory, item in items[:8]] if items else []
+
+
+def recall_lines(memories: list[Remembered]) -> list[str]:
     """What there is to tell, the most useful first; each line with its date and id."""
-    lines: list[str] = []
-
-    def stamp(row: tuple[str, float, str, str, str]) -> str:
-        return "(%s, %s)" % (iso(row[1])[:10], row[0][:8])
-
-    left = [(row, item) for row in rows[:12] for item in digest_items(row[4], "Open threads")]
-    done = list({row[3] or row[0]: row for row in reversed(rows)}.values())[::-1]  # one memory a session: its last
-    lines += ["", "Left open:"] + ["- %s %s" % (harmless(item), stamp(row)) for row, item in left[:8]] if left else []
+    lines = _item_lines("Left open:", memories[:12], "Open threads")
     lines += ["", "Last sessions, newest first:"]
-    for row in done[:6]:
-        outcome = (digest_items(row[4], "What happened") or [row[4].split("\n\n")[1] if "\n\n" in row[4] else ""])[-1]
-        told = harmless(outcome) if outcome.startswith(row[2]) else "%s: %s" % (harmless(row[2]), harmless(outcome))  # of a note, the title is the text
-        lines.append("- %s %s" % (told, stamp(row)))
-    decided = [(row, item) for row in rows[:12] for item in digest_items(row[4], "Decisions") + digest_items(row[4], "Patterns")]
-    lines += ["", "Decided:"] + ["- %s %s" % (harmless(item), stamp(row)) for row, item in decided[:8]] if decided else []
-    files = [item for row in rows for item in digest_items(row[4], "Files")]
-    often = sorted(set(files), key=lambda path: (-files.count(path), path))[:8]
-    lines += ["", "Files most worked on: " + ", ".join(harmless(path) for path in often)] if often else []
+    last: dict[str, Remembered] = {}  # one memory a session
+    for memory in memories:
+        last.setdefault(memory.session or memory.id, memory)
+    for memory in list(last.values())[:6]:
+        told = memory.outcome
+        if not told.startswith(memory.title):  # of a note, the title is the text
+            told = "%s: %s" % (memory.title, told)
+        lines.append("- %s %s" % (harmless(told), memory.stamp))
+    lines += _item_lines("Decided:", memories[:12], "Decisions", "Patterns")
+    files = [item for memory in memories for item in digest_items(memory.digest, "Files")]
+    if files:
+        often = sorted(set(files), key=lambda path: (-files.count(path), path))[:8]
+        lines += ["", "Files most worked on: " + ", ".join(map(harmless, often))]
     return lines
 
 
-def recall(home: Home, project: str, also: tuple[str, ...]) -> str:
+def recall(home: Home, project: str, also: list[str]) -> str:
     """The context for a session of a project, "" where nothing is known. `also`: lines to tell first."""
-    rows = recent_memories(home, project, 40)
-    if not rows and not also:
+    memories = recent_memories(home, project, 40)
+    lines = also + recall_lines(memories) if memories else also
+    if not lines:
         return ""
     budget = min(9_000, home.setting("recall_units"))
-    closing = "\n\nTo look further: the memory_search tool, or `memhook search WORDS`; `memhook get ID` shows a memory whole.\n" + _FRAME_CLOSE
+    closing = (
+        "\n\nTo look further: the memory_search tool, or `memhook search WORDS`; `memhook get ID` shows a memory whole.\n" + _FRAME_CLOSE)
     text = _FRAME_OPEN
-    for line in [*also, *(recall_lines(rows) if rows else [])]:
+    for line in lines:
         room = budget - utf16_units(text + closing) - 1
         if utf16_units(line) > room:
-            line = line[:max(0, room // 2 - 2)] + " …" if room > 120 else ""
-            text += "\n" + line if line else ""
+            if room > 120:
+                text += "\n" + line[:room // 2 - 2] + " …"  # a character is two units at most
             break
         text += "\n" + line
     return text + closing
@@ -6779,22 +6812,25 @@ def begin_session(home: Home, request: Request) -> None:
             if checkpoint.off and not request.off:
                 status = regular_file(request.path)
                 checkpoint.off_until = status.st_size if status else 0
-            checkpoint.client, checkpoint.off, checkpoint.state, checkpoint.ended = request.client or [0, ""], request.off, "open", False
+            checkpoint.client = request.client or [0, ""]
+            checkpoint.off = request.off
+            checkpoint.state = "open"
+            checkpoint.ended = False
             checkpoint.off_folders = [request.cwd] if request.cwd and switched_off(request.cwd) else []
             write_checkpoint(home, key, checkpoint)
 
 
 def missing_hook(home: Home) -> str:
-    """The event whose hook has gone from Claude's settings while that of SessionStart, which runs this, still stands there; "" where none has.
+    """The event whose hook has gone from Claude's settings while that of SessionStart, which runs this, still stands there; else "".
 
     By the text of the entries: doctor takes them apart, a hook has no time for it. What is wired elsewhere is not missed here.
     """
-    try:
-        hooks = claude_settings(home).get("hooks", {})
-        stands = {spec.event: re.search(r"memhook\.py\W{1,4}%s\b" % spec.subcommand, json.dumps(hooks.get(spec.event))) for spec in HOOK_SPECS}
-    except AttributeError:
+    hooks = claude_settings(home).get("hooks")
+    if not isinstance(hooks, dict):
         return ""
-    return next((event for event, found in stands.items() if not found), "") if stands["SessionStart"] else ""
+    gone = [spec.event for spec in HOOK_SPECS
+            if not re.search(r"memhook\.py\W{1,4}%s\b" % spec.subcommand, json.dumps(hooks.get(spec.event)))]
+    return gone[0] if gone and "SessionStart" not in gone else ""
 
 
 FULL_BYTES = 16 << 20  # with less disk than this a capture fails
@@ -6802,9 +6838,11 @@ FULL_BYTES = 16 << 20  # with less disk than this a capture fails
 
 def capture_trouble(home: Home) -> str:
     """One line on what keeps this session from being captured, and the command that mends it; "" where a few looks find nothing."""
-    program, missing = "python3 %s" % PROGRAM, missing_hook(home)
+    program = "python3 %s" % PROGRAM
+    missing = missing_hook(home)
     if missing:
-        return "memhook does not capture all of this session: the %s hook has gone from Claude's settings. To mend it: %s install" % (missing, program)
+        return ("memhook does not capture all of this session: the %s hook has gone from Claude's settings. To mend it: %s install"
+                % (missing, program))
     if not os.access(home.root, os.W_OK):
         return "memhook captures nothing: %s may not be written. What to do: %s doctor" % (home.root, program)
     space = os.statvfs(home.root) if hasattr(os, "statvfs") else None
@@ -6814,17 +6852,24 @@ def capture_trouble(home: Home) -> str:
 
 
 def tell_session(home: Home, request: Request, source: str) -> None:
-    """Print one JSON object: the recall, which the client takes as context, and what is broken, which it shows. A resumed session has the recall already."""
+    """Print one JSON object: the recall, which the client takes as context, and what is broken, which it shows.
+
+    A resumed session has the recall already.
+    """
     cwd = home.environ.get("CLAUDE_PROJECT_DIR") or request.cwd
     if request.off or not cwd or switched_off(cwd):
         return
-    trouble, answer = capture_trouble(home), {}
-    if source != "resume" and home.setting("recall") != "off":
-        also = ([trouble] if trouble else []) + (open_turn_lines(home, request.path) if source == "compact" else [])
-        text = recall(home, this_project(home, cwd), tuple(also))
-        answer = {"hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": text}} if text else {}
+    answer: dict[str, Any] = {}
+    trouble = capture_trouble(home)
     if trouble:
         answer["systemMessage"] = trouble
+    if source != "resume" and home.setting("recall") != "off":
+        also = [trouble] if trouble else []
+        if source == "compact":
+            also += open_turn_lines(home, request.path)
+        text = recall(home, this_project(home, cwd), also)
+        if text:
+            answer["hookSpecificOutput"] = {"hookEventName": "SessionStart", "additionalContext": text}
     if answer:
         sys.stdout.buffer.write(json.dumps(answer).encode())
         sys.stdout.buffer.flush()
@@ -6867,33 +6912,78 @@ def _schema(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]
 
 
 TOOLS = (
-    {"name": "memory_search", "title": "Search memory",
-     "description": "Search what was said and done in earlier Claude Code sessions of this project: decisions, errors and their fixes, commands, files, "
-     "open ends. Use it when the person refers to earlier work, or before solving what may have been solved. Any words will do; exact names and messages are best.",
-     "inputSchema": _schema(["query"], query={"type": "string", "description": "words, a question, an error message, an identifier"},
-                            limit={"type": "integer", "minimum": 1, "maximum": 50, "description": "how many results (6)"},
-                            project={"type": "string", "description": 'a project key, or "all"; this project if left out'},
-                            source={"type": "string", "enum": ["memory", "session"], "description": "digests and notes, or the words of sessions; both if left out"},
-                            since={"type": "string", "description": "a date (2026-01-31) or a span (7d, 12h, 3w)"}),
-     "annotations": {"readOnlyHint": True, "openWorldHint": False}},
-    {"name": "memory_get", "title": "Read a memory",
-     "description": "Read a memory found by memory_search, whole or some of its lines.",
-     "inputSchema": _schema([], id={"type": "string"}, path={"type": "string"}, **{"from": {"type": "integer", "minimum": 1}}, lines={"type": "integer", "minimum": 1}),
-     "annotations": {"readOnlyHint": True, "openWorldHint": False}},
-    {"name": "memory_save", "title": "Save a note",
-     "description": "Keep a note for later sessions of this project. Only when the person asks to remember something.",
-     "inputSchema": _schema(["text"], text={"type": "string"}, title={"type": "string"}),
-     "annotations": {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}},
+    {
+        "name": "memory_search",
+        "title": "Search memory",
+        "description":
+            "Search what was said and done in earlier Claude Code sessions of this project: decisions, errors and their fixes, commands, "
+            "files, open ends. Use it when the person refers to earlier work, or before solving what may have been solved. Any words will do; "
+            "exact names and messages are best.",
+        "inputSchema": _schema(
+            ["query"],
+            query={"type": "string", "description": "words, a question, an error message, an identifier"},
+            limit={"type": "integer", "minimum": 1, "maximum": 50, "description": "how many results (6)"},
+            project={"type": "string", "description": 'a project key, or "all"; this project if left out'},
+            source={
+                "type": "string", "enum": ["memory", "session"],
+                "description": "digests and notes, or the words of sessions; both if left out",
+            },
+            since={"type": "string", "description": "a date (2026-01-31) or a span (7d, 12h, 3w)"}),
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    },
+    {
+        "name": "memory_get",
+        "title": "Read a memory",
+        "description": "Read a memory found by memory_search, whole or some of its lines.",
+        "inputSchema": _schema(
+            [], id={"type": "string"}, path={"type": "string"},
+            **{"from": {"type": "integer", "minimum": 1}}, lines={"type": "integer", "minimum": 1}),
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    },
+    {
+        "name": "memory_save",
+        "title": "Save a note",
+        "description": "Keep a note for later sessions of this project. Only when the person asks to remember something.",
+        "inputSchema": _schema(["text"], text={"type": "string"}, title={"type": "string"}),
+        "annotations": {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+    },
 )
 
 
-def _argument(arguments: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+def _argument(arguments: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """An argument of a tool, or the default; one without a default must be given. Raises RpcError."""
+    if name not in arguments and default is None:
+        raise RpcError(-32602, "%s is missing" % name)
     value = arguments.get(name, default)
     if name in arguments and (not isinstance(value, kind) or isinstance(value, bool)):
         raise RpcError(-32602, "%s must be %s" % (name, "a string" if kind is str else "an integer"))
     if isinstance(value, str):
         return _whole_text(value)  # JSON can spell what neither SQLite nor a path can hold
     return max(0, min(1 << 31, value)) if isinstance(value, int) else value
+
+
+def _failure_answer(request_id: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+def _parse_message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise RpcError(-32700, "not JSON")
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise RpcError(-32600, "not a JSON-RPC 2.0 request")
+    return message
+
+
+def _parameters(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object that may be left out or null."""
+    value = holder.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RpcError(-32602, "%s must be an object" % name)
+    return value
 
 
 class McpServer:
@@ -6909,34 +6999,31 @@ class McpServer:
         """The answer to one line; None for notifications and answers, which get none."""
         request_id = None
         try:
-            try:
-                message = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError):
-                raise RpcError(-32700, "not JSON")
-            if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-                raise RpcError(-32600, "not a JSON-RPC 2.0 request")
-            request_id = message.get("id")
+            message = _parse_message(line)
             if "method" not in message and ("result" in message or "error" in message):
                 return None
-            if "id" in message and (isinstance(request_id, bool) or not isinstance(request_id, (str, int))):
-                request_id = None
+            given = message.get("id")
+            if "id" in message and (isinstance(given, bool) or not isinstance(given, (str, int))):
                 raise RpcError(-32600, "id must be a string or an integer")
+            request_id = given
             if not isinstance(message.get("method"), str):
                 raise RpcError(-32600, "method must be a string")
             if "id" not in message:
                 return None
-            return {"jsonrpc": "2.0", "id": request_id, "result": self._call(message["method"], {} if message.get("params") is None else message["params"])}
+            return {"jsonrpc": "2.0", "id": request_id, "result": self._call(message["method"], _parameters(message, "params"))}
         except RpcError as error:
-            return {"jsonrpc": "2.0", "id": request_id, "error": {"code": error.code, "message": str(error)}}
+            return _failure_answer(request_id, error.code, str(error))
 
-    def _call(self, method: str, params: Any) -> dict[str, Any]:
-        if not isinstance(params, dict):
-            raise RpcError(-32602, "params must be an object")
+    def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "initialize":
             asked = params.get("protocolVersion")
-            return {"protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[-1], "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "memhook", "title": "memhook", "version": VERSION},
-                    "instructions": "memhook remembers earlier Claude Code sessions. Search before asking the person what was decided or done earlier."}
+            return {
+                "protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[-1],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "memhook", "title": "memhook", "version": VERSION},
+                "instructions":
+                    "memhook remembers earlier Claude Code sessions. Search before asking the person what was decided or done earlier.",
+            }
         if method == "ping":
             return {}
         if method == "tools/list":
@@ -6947,25 +7034,25 @@ class McpServer:
 
     def _call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
         """A tool's failure is a result, so that Claude sees it; wrong arguments are an error."""
-        name, arguments = params.get("name"), {} if params.get("arguments") is None else params["arguments"]
+        name = params.get("name")
         if not isinstance(name, str) or name not in self.tools:
             raise RpcError(-32602, "no tool of this name")
-        if not isinstance(arguments, dict):
-            raise RpcError(-32602, "arguments must be an object")
+        arguments = _parameters(params, "arguments")
         try:
             value = self.tools[name](arguments)
         except (MemhookError, OSError) as error:
             hint = getattr(error, "hint", "")
-            return {"content": [{"type": "text", "text": "%s%s" % (error, ". " + hint if hint else "")}], "isError": True}
+            return {"content": [{"type": "text", "text": "%s. %s" % (error, hint) if hint else str(error)}], "isError": True}
         return {"content": [{"type": "text", "text": json.dumps(value, ensure_ascii=False)}], "structuredContent": value, "isError": False}
 
     def _search(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        query = _argument(arguments, "query", str, None)
-        if query is None:
-            raise RpcError(-32602, "query is missing")
+        query = _argument(arguments, "query", str)
         project = _argument(arguments, "project", str, self.project)
-        scope = Scope("" if project == "all" else project, parse_source(_argument(arguments, "source", str, "")), parse_since(_argument(arguments, "since", str, "")))
-        return search_all_ways(self.home, query, scope, max(1, min(50, _argument(arguments, "limit", int, self.home.setting("max_results")))))
+        source = parse_source(_argument(arguments, "source", str, ""))
+        since = parse_since(_argument(arguments, "since", str, ""))
+        limit = _argument(arguments, "limit", int, self.home.setting("max_results"))
+        scope = Scope("" if project == "all" else project, source, since)
+        return search_all_ways(self.home, query, scope, max(1, min(50, limit)))
 
     def _get(self, arguments: dict[str, Any]) -> dict[str, Any]:
         name = _argument(arguments, "id", str, "") or _argument(arguments, "path", str, "")
@@ -6974,9 +7061,7 @@ class McpServer:
         return get_memory(self.home, name, _argument(arguments, "from", int, 1), _argument(arguments, "lines", int, 0))
 
     def _save(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        text = _argument(arguments, "text", str, None)
-        if text is None:
-            raise RpcError(-32602, "text is missing")
+        text = _argument(arguments, "text", str)
         return save_note(self.home, text, _argument(arguments, "title", str, ""), self.project)
 
 
@@ -6991,11 +7076,11 @@ def serve_mcp(home: Home, cwd: str) -> int:
         if len(line) > MESSAGE_BYTES:
             while line and not line.endswith(b"\n"):
                 line = source.readline(MESSAGE_BYTES)
-            answer: Optional[dict[str, Any]] = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "the message is too long"}}
-        elif not line.strip():
-            continue
-        else:
+            answer: Optional[dict[str, Any]] = _failure_answer(None, -32600, "the message is too long")
+        elif line.strip():
             answer = server.answer(line)
+        else:
+            continue
         if answer is not None:
             sink.write(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
             sink.flush()
