@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,6 +201,55 @@ def test_a_damaged_file_of_ours_is_no_bug(tmp_path, name):
     path.write_bytes(b"[1]")
     done = box.run("uninstall", check=False)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """A machine with a memory and an open session."""
+    box = Box(tmp_path_factory.mktemp("used"))
+    box.install()
+    script = box.script()
+    script.prompt("Why integer cents?")
+    script.answer("Because 19.99 * 100 is no whole number. " * 300)
+    box.hook("SessionEnd", script)
+    box.drain()
+    script.prompt("What is left?")
+    box.hook("Stop", script)
+    return box, script
+
+
+ODD_PLACES = {
+    "checkpoint": lambda box: next((box.home / "checkpoints").iterdir()),
+    "receipts": lambda box: box.home / "receipts.jsonl",
+    "consent": lambda box: box.home / "consent.json",
+    "settings": lambda box: box.home / "config.json",
+    "memory": lambda box: next((box.home / "memories").rglob("*.md")),
+}
+ODD_COMMANDS = ("status", "doctor", "verify", "search cents", "list", "get 00000000", "import --dry-run", "import --yes", "drain", "save x", "reindex",
+                "forget 00000000", "config list", "config set recall off", "pause", "resume", "team status", "uninstall")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no FIFO on Windows")
+@pytest.mark.parametrize("kind", ["folder", "FIFO"])
+@pytest.mark.parametrize("place", ODD_PLACES)
+def test_what_is_no_file_where_a_file_belongs_hangs_nothing_and_is_no_bug(used, place, kind):
+    box, script = used
+    kept = box.root / "kept"
+    shutil.copytree(box.user, kept, symlinks=True)
+    try:
+        path = ODD_PLACES[place](box)
+        path.unlink(missing_ok=True)
+        path.mkdir() if kind == "folder" else os.mkfifo(path)
+        for event in ("Stop", "SessionStart", "SessionEnd"):
+            done = box.hook(event, script)
+            assert (done.returncode, done.stderr) == (0, b""), event
+        for command in ODD_COMMANDS:
+            done = box.run(*command.split(), check=False, timeout=30)
+            assert done.returncode in (0, 1, 2, 4) and "Traceback" not in done.stderr, (command, done.stderr)
+            assert not done.stderr.startswith("memhook: Is a directory") or "\n         memhook doctor tells" in done.stderr, command
+    finally:
+        shutil.rmtree(box.user)
+        kept.rename(box.user)
 
 
 # ---- help

@@ -226,7 +226,8 @@ def test_settings_that_claude_code_cannot_read_are_found_with_their_line(box, te
     assert "line 1" in finding["what"] and "every hook" in finding["why"]
 
 
-@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")], ids=["folder", "dangling link"])
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere")],
+                         ids=["folder", "FIFO", "dangling link"])
 def test_settings_that_are_no_file_are_found_and_keep_nothing_else_from_being_looked_at(box, make):
     (box.config / "settings.json").unlink()
     make(box.config / "settings.json")
