@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6febc657513fdab7ad29f1be6d287591c71f53208329a35f42f64176bb4c0f85}
+SHA256=${MEMHOOK_SHA256-752796d829f1aca429faf1882c645d76b5e697b9091d386647e3eaa3d686e1f9}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -6293,53 +6293,37 @@ def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
     return segment, turns
 
 
-class Receipts:
-    """receipts.jsonl as it is now. Only where the lines of each transcript stand is kept: they are read when they are asked for."""
-
-    def __init__(self, home: Home) -> None:
-        self.path = home.path("receipts.jsonl") if os.path.isfile(home.path("receipts.jsonl")) else os.devnull
-        self.places: dict[str, list[int]] = {}  # of kin_parts() of a line's key -> where such lines begin
-        at = 0
-        with open(self.path, "rb") as stream:
-            for line in stream:
-                for part in kin_parts(line[8:28].decode("utf-8", "replace")):  # {"key":"<20 digits>"
-                    self.places.setdefault(part, []).append(at)
-                at += len(line)
-
-    def of(self, *parts: str) -> Iterator[dict[str, Any]]:
-        """The receipts of the transcripts of these kin_parts(), in the order of the file. A damaged line is passed over."""
-        with open(self.path, "rb") as stream:
-            for place in sorted({place for part in parts for place in self.places.get(part, ())}):
-                stream.seek(place)
-                try:
-                    yield json.loads(stream.readline())
-                except ValueError:
-                    continue
+def turn_mark(key: str, digest: str) -> int:
+    """Stands for a turn and its text: years of turns are in memory at once."""
+    return hash((key, digest))
 
 
 class Ledger:
-    """Which turns the receipts cover, of every transcript that may hold the same lines; kept up as receipts are written."""
+    """Every turn that a receipt covers, of whatever transcript: a session that is resumed in another worktree is copied into another folder.
+
+    Read when it is first asked, for most drains find nothing to do; kept up as receipts are written.
+    """
 
     def __init__(self, home: Home) -> None:
-        self.receipts = Receipts(home)
-        self.loaded: set[str] = set()  # kin_parts() of the transcripts asked for so far
-        self.covered: set[str] = set()  # "<turn key> <text hash>"
-
-    def load(self, key: str) -> None:
-        """Have what is kin to a transcript; to be called before covers() and note()."""
-        parts = [part for part in kin_parts(key) if part not in self.loaded]
-        receipts = list(self.receipts.of(*parts))  # all of them before any is noted: half a ledger would store things twice
-        for receipt in receipts:
-            self.note(receipt)
-        self.loaded.update(parts)
+        self.home = home
+        self.covered: Optional[set[int]] = None  # turn marks; None: not read yet
 
     def covers(self, turn: Turn) -> bool:
-        return "%s %s" % (turn.key, text_hash(turn.text)) in self.covered
+        """Whether a turn with this key and this text has a receipt. Raises OSError, and then knows as little as before."""
+        if self.covered is None:
+            covered: set[int] = set()
+            for receipt in read_receipts(self.home):
+                covered.update(self._marks(receipt))
+            self.covered = covered  # not before the last one: half a ledger would store things twice
+        return turn_mark(turn.key, text_hash(turn.text)) in self.covered
 
     def note(self, receipt: dict[str, Any]) -> None:
-        """Add what a receipt covers."""
-        if receipt.get("outcome") != "dead":
-            self.covered.update("%s %s" % turn for turn in receipt_turns(receipt))
+        """Add what a receipt covers; to be called after covers()."""
+        self.covered.update(self._marks(receipt))
+
+    def _marks(self, receipt: dict[str, Any]) -> list[int]:
+        """What was buried may come back: its receipt covers nothing."""
+        return [] if receipt.get("outcome") == "dead" else [turn_mark(*turn) for turn in receipt_turns(receipt)]
 
 
 def render_receipt(segment: dict[str, Any], turns: list[Turn], outcome: str, written: str) -> dict[str, Any]:
@@ -6430,7 +6414,6 @@ def settle(batch: Batch, data: bytes) -> str:
     Turns that a receipt covers are cut out first: a tail that was queued, and queued again longer after a crash, is stored once.
     """
     segment, turns = parse_segment(data)
-    batch.ledger.load(segment["key"])
     fresh = [turn for turn in turns if not batch.ledger.covers(turn)]
     kept = [turn for turn in fresh if not batch.graves.holds(turn)]
     written = ""
@@ -9932,11 +9915,6 @@ def check_status(home: Home) -> dict[str, Any]:
 # ---- verify
 
 
-def turn_mark(key: str, digest: str) -> int:
-    """Stands for a turn and its text: years of turns are in memory at once."""
-    return hash((key, digest))
-
-
 def message_marks(turns: list[Turn]) -> dict[str, str]:
     """Of the turns that came from Stop before their line did: line -> message_hash of the whole message."""
     whole: dict[str, str] = {}
@@ -9946,10 +9924,34 @@ def message_marks(turns: list[Turn]) -> dict[str, str]:
     return {line: message_hash(text) for line, text in whole.items()}
 
 
+class Receipts:
+    """The receipts by transcript. Only where they stand is kept: they are read when they are asked for."""
+
+    def __init__(self, home: Home) -> None:
+        self.path = home.path("receipts.jsonl") if os.path.isfile(home.path("receipts.jsonl")) else os.devnull
+        self.places: dict[bytes, list[int]] = {}  # how a line begins, {"key":"<20 digits> -> where such lines are
+        at = 0
+        with open(self.path, "rb") as stream:
+            for line in stream:
+                self.places.setdefault(line[:28], []).append(at)
+                at += len(line)
+
+    def of(self, key: str) -> Iterator[dict[str, Any]]:
+        """The receipts of one transcript, in the order of the file. A damaged line is passed over."""
+        with open(self.path, "rb") as stream:
+            for place in self.places.get(b'{"key":"' + key.encode(), ()):
+                stream.seek(place)
+                try:
+                    yield json.loads(stream.readline())
+                except ValueError:
+                    continue
+
+
 class Evidence:
     """Where every turn is that can be found now. The spool is read before the memories: what a drain moves meanwhile is in one of them."""
 
     def __init__(self, home: Home) -> None:
+        self.home = home
         self.receipts = Receipts(home)
         self.waiting: set[int] = set()  # turn marks in the spool
         self.stored: dict[int, str] = {}  # turn mark in a memory -> its session
@@ -9988,7 +9990,7 @@ class Evidence:
         if self._told is None:
             intact: set[Any] = set()  # ids of memories that are as one of their receipts says
             stored_in: dict[int, Any] = {}
-            for receipt in self.receipts.of(*self.receipts.places):
+            for receipt in read_receipts(self.home):
                 if receipt.get("file") in self.files:
                     intact.add(receipt.get("id"))
                 for key, digest in receipt_turns(receipt):
@@ -10136,7 +10138,7 @@ class Check:
                 coverage.lost.append(turn)
                 coverage.turns["missing"] += 1
                 _add_range(coverage.gaps, turn.start, turn.end)
-        ours = [receipt for receipt in evidence.receipts.of(self.key[8:]) if receipt.get("key") == self.key]
+        ours = list(evidence.receipts.of(self.key))
         intact = {receipt.get("id") for receipt in ours if receipt.get("file") in evidence.files}
         for receipt in ours if gone or self.checkpoint.generation else ():
             if receipt.get("outcome") in ("stored", "forgotten"):

@@ -806,6 +806,26 @@ def test_a_session_that_moved_with_its_project_repeats_nothing(desk, ended, drai
     assert told.returncode == 0, told.stdout
 
 
+@pytest.mark.parametrize("first", ["original", "fork"])
+def test_a_session_that_was_forked_from_another_worktree_is_stored_once_whichever_ends_first(desk, first):
+    """The client writes the fork, copied lines first, into the folder of the worktree that it was forked in."""
+    script = desk.script()
+    said = talk(script, 10)
+    stop(desk, script)
+    other = fork(script, desk)
+    moved = other.path.parent.with_name("tree") / other.path.name
+    moved.parent.mkdir()
+    other.path = other.path.rename(moved)
+    said += talk(other, 2, 10)
+    script.session = "session-0002"
+    said += talk(script, 2, 20)
+    for one in (script, other) if first == "original" else (other, script):
+        end(desk, one)
+        drain(desk)
+    assert sorted(desk.said()) == sorted(said)
+    assert desk.run("verify", check=False).returncode == 0
+
+
 def test_two_sessions_that_end_alike_at_the_same_byte_are_both_kept(desk):
     """Scripted sessions do: their last answers never reached the file, and all before was of the same length."""
     for session in ("nightly-0001", "nightly-0002"):

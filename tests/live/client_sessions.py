@@ -253,9 +253,9 @@ class Box:
 
     # ways to talk to the client
 
-    def p(self, prompt, *args, resume=None, status=0, env=None):
-        """One `claude -p`; -> its session id."""
-        ran = self.env.p(prompt, *args, *(["--resume", resume] if resume else []), timeout=60, env=env)
+    def p(self, prompt, *args, resume=None, status=0, env=None, cwd=None):
+        """One `claude -p`, in the project unless told otherwise; -> its session id."""
+        ran = self.env.p(prompt, *args, *(["--resume", resume] if resume else []), timeout=60, env=env, cwd=cwd)
         if status is not None and ran.returncode != status:
             raise Failed("claude -p: exit %d: %s %s" % (ran.returncode, ran.stdout[-300:], ran.stderr[-300:]))
         return (ran.json or {}).get("session_id")
@@ -542,6 +542,26 @@ def fork(box):
         raise Failed("the client did not fork")
     box.p(box.turn("delta original", "say Answer delta."), resume=session)
     box.p(box.turn("echo forked", "say Answer echo."), resume=forked)
+
+
+@scenario()
+def worktree(box):
+    """A session that is resumed, then forked, in another worktree: the fork lies in another folder and begins with copied lines"""
+    def git(*args):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *args], cwd=box.project, check=True, capture_output=True, timeout=30)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "Begin")
+    tree = box.project + "-tree"
+    git("worktree", "add", "-q", tree)
+    session = box.p(box.turn("alpha original", "say Answer alpha."))
+    box.p(box.turn("bravo original", "say Answer bravo."), resume=session)
+    box.p(box.turn("charlie in the tree", "say Answer charlie."), resume=session, cwd=tree)
+    forked = box.p(box.turn("delta forked", "say Answer delta."), "--fork-session", resume=session, cwd=tree)
+    if len({os.path.dirname(path) for path in box.transcripts()}) != 2:
+        raise Failed("the fork lies in the folder of the original")
+    box.p(box.turn("echo original", "say Answer echo."), resume=session)
+    box.p(box.turn("foxtrot forked", "say Answer foxtrot."), resume=forked, cwd=tree)
 
 
 @scenario()
