@@ -30,6 +30,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 sys.dont_write_bytecode = True  # the scripts' folder is not ours to write to
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -562,6 +563,48 @@ def worktree(box):
         raise Failed("the fork lies in the folder of the original")
     box.p(box.turn("echo original", "say Answer echo."), resume=session)
     box.p(box.turn("foxtrot forked", "say Answer foxtrot."), resume=forked, cwd=tree)
+
+
+@scenario()
+def branch(box):
+    """/branch, then the branch and the original go on, each in a client of its own"""
+    client = box.terminal()
+    client.say(box.turn("alpha original", "say Answer alpha."), "Answer alpha.")
+    client.say(box.turn("bravo original", "say Answer bravo."), "Answer bravo.")
+    client.enter("/branch aside")
+    time.sleep(1.5)
+    client.idle()
+    client.say(box.turn("charlie branched", "say Answer charlie."), "Answer charlie.")
+    client.exit("C-d")
+    original, = (path for path in box.transcripts() if "charlie" not in pathlib.Path(path).read_text("utf-8"))
+    box.p(box.turn("delta original", "say Answer delta."), resume=pathlib.Path(original).stem)
+
+
+@scenario()
+def named(box):
+    """--session-id, --continue, and a fork of what was continued"""
+    session = str(uuid.uuid4())
+    box.p(box.turn("alpha first", "say Answer alpha."), "--session-id", session)
+    box.p(box.turn("bravo continued", "say Answer bravo."), "--continue")
+    box.p(box.turn("charlie forked", "say Answer charlie."), "--continue", "--fork-session")
+    box.p(box.turn("delta continued", "say Answer delta."), "--continue")
+    box.p(box.turn("echo first", "say Answer echo."), resume=session)
+
+
+@scenario()
+def moved(box):
+    """A project that is renamed; Claude's folder for it is copied, so that --resume finds its sessions"""
+    project = os.path.join(box.project, "old-name")
+    os.mkdir(project)
+    session = box.p(box.turn("alpha before", "say Answer alpha."), cwd=project)
+    box.p(box.turn("bravo before", "say Answer bravo."), resume=session, cwd=project)
+    folder = os.path.dirname(box.transcripts()[0])
+    if not folder.endswith("-old-name"):
+        raise Failed("Claude's folder is called otherwise: " + folder)
+    renamed = os.path.join(box.project, "new-name")
+    os.rename(project, renamed)
+    shutil.copytree(folder, folder[:-len("old-name")] + "new-name")
+    box.p(box.turn("charlie after", "say Answer charlie."), resume=session, cwd=renamed)
 
 
 @scenario()
