@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-752796d829f1aca429faf1882c645d76b5e697b9091d386647e3eaa3d686e1f9}
+SHA256=${MEMHOOK_SHA256-47bfb22fe4051ce7e2b03389282f472a9880982ca9ccf0b647d26aea274d6330}
 
 tell() { printf '%s\n' "$*" >&2; }
 

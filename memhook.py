@@ -5935,7 +5935,13 @@ class Drained:
     def __init__(self) -> None:
         self.stored = self.duplicate = self.empty = self.forgotten = self.retried = self.dead = self.left = 0
 
+    def count(self, *outcomes: str) -> None:
+        """Add one for each outcome, which is named as the field."""
+        for outcome in outcomes:
+            setattr(self, outcome, getattr(self, outcome) + 1)
+
     def to_json(self) -> dict[str, int]:
+        """-> {"stored": n, ...}, as `drain --json` prints it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -5953,16 +5959,23 @@ def client_gone(client: list[Any]) -> Optional[bool]:
         return True
     except OSError:
         return None
-    return client_process(pid)[1] != started if started else None  # without a start time it may be another process of that number
+    if not started:
+        return None  # it may be another process of that number
+    return client_process(pid)[1] != started
+
+
+def is_session(path: str) -> bool:
+    """Whether a file is, by its name, the transcript of a session: not a subagent's."""
+    name = os.path.basename(path)
+    return name.endswith(".jsonl") and not name.startswith("agent-")
 
 
 def transcripts(home: Home) -> Iterator[str]:
     """Every session transcript under Claude's projects folder; subagents' are in folders below and are not among them."""
     root = os.path.join(home.config, "projects")
     for project in list_folder(root):
-        for name in list_folder(os.path.join(root, project)):
-            if name.endswith(".jsonl") and not name.startswith("agent-"):
-                yield os.path.join(root, project, name)
+        for name in filter(is_session, list_folder(os.path.join(root, project))):
+            yield os.path.join(root, project, name)
 
 
 def checkpoint_keys(home: Home) -> list[str]:
@@ -5972,8 +5985,10 @@ def checkpoint_keys(home: Home) -> list[str]:
 
 def cleanup_seconds(home: Home) -> float:
     """How old a transcript gets before Claude deletes it: cleanupPeriodDays of settings.json, 30 days by default."""
-    days = claude_settings(home).get("cleanupPeriodDays", 30)
-    return 86_400.0 * (days if isinstance(days, (int, float)) and days > 0 else 30)
+    days = claude_settings(home).get("cleanupPeriodDays")
+    if not isinstance(days, (int, float)) or not days > 0:
+        days = 30
+    return 86_400.0 * days
 
 
 def _is_dead(checkpoint: Checkpoint, status: Optional[os.stat_result]) -> bool:
@@ -5998,25 +6013,35 @@ def _forget_checkpoint(home: Home, key: str, checkpoint: Checkpoint) -> bool:
     return True
 
 
+ITEM_ERRORS = (  # what one item may cost itself, but no other
+    Transient, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+CAPTURE_ERRORS = (OSError, StateError, *ITEM_ERRORS)  # what one transcript may cost itself
+
+
 def _is_disk_trouble(error: BaseException) -> bool:
     """Whether an error is the disk's, not an item's: nothing else would fare better now."""
     import errno
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+    kinds = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+    return isinstance(error, OSError) and error.errno in kinds
 
 
-ITEM_ERRORS = (Transient, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # what one item may cost itself, but no other
+def _pass_over(home: Home, key: str, error: BaseException) -> None:
+    """Log why a transcript was not captured: it must not keep the others out. Raises the error again where it is the disk's."""
+    log(home, "capture-failed", transcript=key, error=type(error).__name__)
+    if _is_disk_trouble(error):
+        raise error
 
 
 def _capture_late(home: Home, consent: Consent, request: Request) -> None:
+    """Capture what hooks could not."""
+    key = transcript_key(request.path)
     try:
         done = capture(home, consent, request)
-    except (OSError, StateError, *ITEM_ERRORS) as error:  # one transcript must not keep the others out
-        log(home, "capture-failed", transcript=transcript_key(request.path), error=type(error).__name__)
-        if _is_disk_trouble(error):
-            raise
-    else:
-        if done.segments:
-            log(home, "caught-up", transcript=transcript_key(request.path), segments=done.segments, turns=done.turns)
+    except CAPTURE_ERRORS as error:
+        _pass_over(home, key, error)
+        return
+    if done.segments:
+        log(home, "caught-up", transcript=key, segments=done.segments, turns=done.turns)
 
 
 def _catch_up_known(home: Home, consent: Consent, key: str, expiry: float) -> bool:
@@ -6035,10 +6060,10 @@ def _catch_up_known(home: Home, consent: Consent, key: str, expiry: float) -> bo
     if status is None and _forget_checkpoint(home, key, checkpoint):
         return True
     grown = status is not None and status.st_size > checkpoint.parsed
-    waiting = bool(checkpoint.turns or checkpoint.pending or checkpoint.context.queue)
-    dead = checkpoint.state == "closed" or checkpoint.ended or _is_dead(checkpoint, status)
     expiring = status is not None and grown and status.st_mtime < expiry
-    if checkpoint.deferred or expiring or (dead and (grown or waiting or checkpoint.state == "open")):
+    unfinished = grown or checkpoint.state == "open" or checkpoint.turns or checkpoint.pending or checkpoint.context.queue
+    dead = checkpoint.state == "closed" or checkpoint.ended or _is_dead(checkpoint, status)
+    if checkpoint.deferred or expiring or (dead and unfinished):
         _capture_late(home, consent, Request(checkpoint.path, checkpoint.session, final=dead))
     return True
 
@@ -6051,27 +6076,34 @@ def catch_up(home: Home, consent: Consent) -> None:
         try:
             if _catch_up_known(home, consent, key, expiry):
                 known.add(key)
-        except (OSError, *ITEM_ERRORS) as error:  # a checkpoint with nonsense in it, or that root wrote: the transcript counts as unknown
-            log(home, "capture-failed", transcript=key, error=type(error).__name__)
-            if _is_disk_trouble(error):
-                raise
+        except CAPTURE_ERRORS as error:  # a checkpoint with nonsense in it, or that root wrote: the transcript counts as unknown
+            _pass_over(home, key, error)
     for path in transcripts(home):
         status = regular_file(path)
-        if status and status.st_mtime >= consent.capture_at and status.st_mtime < now() - DEAD_SECONDS and transcript_key(path) not in known:
+        quiet = status is not None and consent.capture_at <= status.st_mtime < now() - DEAD_SECONDS
+        if quiet and transcript_key(path) not in known:
             _capture_late(home, consent, Request(path, final=True))
 
 
+def _files_in(path: str) -> list[str]:
+    """A file itself, or every file in a folder and below."""
+    if os.path.isfile(path):
+        return [path]
+    return [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+
+
 def find_transcripts(home: Home, paths: list[str]) -> list[tuple[str, os.stat_result]]:
-    """(path, status) of the transcripts in files and folders, newest first; all of Claude's projects where none is named."""
+    """(path, status) of the transcripts in files and folders, newest first; all of Claude's projects where none is named.
+
+    Raises StateError for a path that is not there.
+    """
     found: dict[str, os.stat_result] = {}
     for path in paths or [os.path.join(home.config, "projects")]:
         if not os.path.exists(path):
             raise StateError("no file or folder %s" % path, "name a transcript (.jsonl), a folder of them, or nothing for all")
-        names = [path] if os.path.isfile(path) else [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        for name in names:
+        for name in filter(is_session, _files_in(path)):
             status = regular_file(name)
-            inside = os.path.relpath(name, path).split(os.sep)
-            if status and name.endswith(".jsonl") and not os.path.basename(name).startswith("agent-") and "subagents" not in inside:
+            if status and "subagents" not in os.path.relpath(name, path).split(os.sep):
                 found.setdefault(os.path.realpath(name), status)
     return sorted(found.items(), key=lambda pair: (-pair[1].st_mtime, pair[0]))
 
@@ -6102,8 +6134,19 @@ def begins_with(path: str) -> tuple[Optional[float], str]:
     return context.at, context.cwd
 
 
+def _reaches_back(consent: Consent, start: float, end: float) -> bool:
+    """Whether what was said between two times may have been said before the consent or in a pause."""
+    if start < consent.capture_at:
+        return True
+    return any(begun <= end and (ended is None or start < ended) for begun, ended in consent.pauses)
+
+
 def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_result]]) -> dict[str, int]:
-    """-> {"transcripts", "bytes", "new": of them not captured yet, "new_bytes", "past": new ones from before the consent or from a pause, "off": in folders switched off}"""
+    """What an import would find.
+
+    -> {"transcripts", "bytes", "new": of them not captured yet, "new_bytes", "past": new ones from before the consent or from a pause,
+    "off": in folders switched off}
+    """
     plan = dict.fromkeys(("transcripts", "bytes", "new", "new_bytes", "past", "off"), 0)
     for path, status in found:
         plan["transcripts"] += 1
@@ -6119,14 +6162,16 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
             continue
         plan["new"] += 1
         plan["new_bytes"] += status.st_size
-        if at is not None:
-            paused = [start for start, end in consent.pauses if start <= status.st_mtime and (end is None or at < end)]
-            plan["past"] += at < consent.capture_at or bool(paused)
+        if at is not None and _reaches_back(consent, at, status.st_mtime):
+            plan["past"] += 1
     return plan
 
 
 def sync_files(paths: list[str]) -> None:
-    """Make files durable. Several are synced at once: the disk then writes its journal for all of them together, some ten times as fast."""
+    """Make files durable.
+
+    Several are synced at once: the disk then writes its journal for all of them together, some ten times as fast.
+    """
     def sync(path: str) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
@@ -6150,6 +6195,7 @@ class Gathering(Spool):
         self.waiting: dict[str, bytes] = {}  # stem -> data
 
     def put(self, stem: str, data: bytes) -> None:
+        """Have an item wait; it is durable after the next write()."""
         self.waiting[stem] = data
         if len(self.waiting) >= 2 * BATCH_ITEMS:
             self.write()
@@ -6178,19 +6224,26 @@ class Importing(Taking):
         """Not yet: the segments are not in the spool."""
 
     def finish(self, lock: Lock) -> None:
+        """What commit() does elsewhere: now they are."""
         super().commit(lock)
 
     def mark(self) -> None:
         """Before anything goes into the spool: should we be killed then, the numbers of these segments may be used up."""
+        if not self.done.segments:
+            return
         path = checkpoint_path(self.home, self.key)
-        if self.done.segments:
-            before = read_json(path) or {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "state": "closed"}  # no hook knows it: it is not live
-            make_folder(os.path.dirname(path), 1)
-            write_json(path, {**before, "cutting": True}, durable=False)
+        stored = read_object(path)
+        if not stored:  # no hook knows it, so it is not live
+            stored = {**Checkpoint(self.checkpoint.path, self.checkpoint.session).to_json(), "state": "closed"}
+        make_folder(os.path.dirname(path), 1)
+        write_json(path, {**stored, "cutting": True}, durable=False)
 
 
 class Import:
-    """The run of an import: transcripts are captured in groups, each group made durable at once. Killed anywhere, it is begun again and goes on."""
+    """The run of an import: transcripts are captured in groups, each group made durable at once.
+
+    Killed anywhere, it is begun again and goes on.
+    """
 
     def __init__(self, home: Home, consent: Consent, past: bool) -> None:
         self.home, self.consent, self.past = home, consent, past
@@ -6213,11 +6266,9 @@ class Import:
             request = Request(path, final=not is_live(self.home, path), past=self.past)
             taking = Importing(self.home, self.consent, request, key, self.seen, self.spool)
             taking.run(lock)
-        except (OSError, StateError, *ITEM_ERRORS) as error:
+        except CAPTURE_ERRORS as error:
             lock.release()
-            log(self.home, "capture-failed", transcript=key, error=type(error).__name__)
-            if _is_disk_trouble(error):
-                raise
+            _pass_over(self.home, key, error)
             self.report["failed"] += 1
             return
         self.group.append((lock, taking))
@@ -6243,14 +6294,15 @@ class Import:
     def run(self, found: list[tuple[str, os.stat_result]], tell: Callable[[int, int], None]) -> dict[str, int]:
         """Capture them all, while a drain turns what was captured into memories."""
         try:
-            for number, (path, status) in enumerate(found):
+            for number, (path, status) in enumerate(found, 1):
                 self.report["transcripts"] += 1
                 self.report["bytes"] += status.st_size
                 self.take(path)
                 self.wake_drain(DRAIN_SEGMENTS)
-                tell(number + 1, len(found))
+                tell(number, len(found))
             self.commit()
-            late, self.late = self.late, []
+            late = self.late
+            self.late = []
             for path in late:
                 self.take(path, 5.0)
             self.commit()
@@ -6274,20 +6326,33 @@ class Import:
 # ---- one segment
 
 
-_SEGMENT_TYPES = {"id": str, "title": str, "project": str, "session": str, "key": str, "transcript": str, "segment": int, "generation": int, "parser": int, "at": (int, float)}
+_SEGMENT_TYPES: dict[str, Any] = {
+    "id": str, "title": str, "project": str, "session": str, "key": str, "transcript": str,
+    "segment": int, "generation": int, "parser": int, "at": (int, float),
+}
+
+
+def _wrong_part(segment: dict[str, Any]) -> str:
+    """The first part of a segment that is not what it should be; "" where all is well."""
+    for name, kind in _SEGMENT_TYPES.items():
+        if not isinstance(segment[name], kind):
+            return name
+    for turn in segment["turns"]:
+        if not isinstance(turn, list) or not all(map(isinstance, turn, TURN_TYPES)):
+            return "turns"
+    return "" if segment["turns"] else "no turns"
 
 
 def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
-    """A spool item taken apart. Raises Poison for what is no segment."""
+    """A spool item taken apart. Raises Poison for what is no segment, Transient for one of a newer memhook."""
     try:
         segment = json.loads(data.decode("utf-8"))
         if segment["format"] > SEGMENT_FORMAT:
             raise Transient("a newer memhook wrote it")
         turns = [Turn.from_json(turn) for turn in segment["turns"]]
-        wrong = [name for name, kind in _SEGMENT_TYPES.items() if not isinstance(segment[name], kind)]
-        wrong += ["turns" for turn in segment["turns"] if not isinstance(turn, list) or not all(map(isinstance, turn, TURN_TYPES))]
-        if wrong or not turns:
-            raise Poison("not a segment: %s" % (wrong[0] if wrong else "no turns"))
+        wrong = _wrong_part(segment)
+        if wrong:
+            raise Poison("not a segment: %s" % wrong)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Poison("not a segment: %s" % type(error).__name__)
     return segment, turns
@@ -6329,19 +6394,26 @@ class Ledger:
 def render_receipt(segment: dict[str, Any], turns: list[Turn], outcome: str, written: str) -> dict[str, Any]:
     """{"segment", "id", "generation", "bytes", "parser", "outcome", "file": SHA-256, "at", "turns": [[key, hash], ...]}"""
     return {
-        "segment": segment["segment"], "id": segment["id"], "generation": segment["generation"], "parser": segment["parser"], "outcome": outcome,
-        "bytes": [turns[0].start, turns[-1].end] if turns else [], "file": written, "at": iso(now()),
+        "segment": segment["segment"], "id": segment["id"], "generation": segment["generation"], "parser": segment["parser"],
+        "outcome": outcome, "bytes": [turns[0].start, turns[-1].end] if turns else [], "file": written, "at": iso(now()),
         "turns": [[turn.key, text_hash(turn.text)] for turn in turns],
     }
 
 
 class Batch:
-    """Settled segments that are made durable together: settle() adds, commit() writes. Whatever ends us before, the items are in the spool."""
+    """Settled segments that are made durable together: settle() adds, commit() writes.
+
+    Whatever ends us before, the items are in the spool.
+    """
 
     def __init__(self, home: Home, spool: Spool) -> None:
         self.home, self.spool = home, spool
         self.ledger = Ledger(home)
         self.graves = read_graves(home)  # forget() waits for the drain's lock
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
         self.temps: dict[str, str] = {}  # path of a memory -> the temp file that will become it
         self.receipts: list[bytes] = []
         self.items: list[tuple[Item, str]] = []  # with what became of them
@@ -6349,7 +6421,10 @@ class Batch:
 
     @property
     def is_full(self) -> bool:
-        return len(self.items) >= BATCH_ITEMS or bool(self.items) and time.monotonic() > self.began + BATCH_SECONDS
+        """Whether it is time to commit: by the number of items, or by how long the first has waited."""
+        if not self.items:
+            return False
+        return len(self.items) >= BATCH_ITEMS or time.monotonic() > self.began + BATCH_SECONDS
 
     def store(self, segment: dict[str, Any], turns: list[Turn]) -> str:
         """Write the memory beside its place; -> SHA-256 of the file as written. A file that is there already and differs is a person's."""
@@ -6365,15 +6440,21 @@ class Batch:
         return file_hash(data)
 
     def note(self, key: str, receipt: dict[str, Any]) -> None:
+        """Have a receipt written with the next commit(), and known from now on."""
         self.receipts.append(receipt_line(key, receipt))
         self.ledger.note(receipt)
 
     def add(self, item: Item, outcome: str) -> None:
-        self.began = self.began if self.items else time.monotonic()
+        """Have the spool let an item go with the next commit()."""
+        if not self.items:
+            self.began = time.monotonic()
         self.items.append((item, outcome))
 
     def commit(self) -> list[str]:
-        """Memories, then receipts, then the spool lets the items go; -> what became of them. Raises OSError where the disk is full or read-only."""
+        """Memories, then receipts, then the spool lets the items go; -> what became of them.
+
+        Raises OSError where the disk is full or read-only.
+        """
         try:
             sync_files(list(self.temps.values()))
             for path, temp in self.temps.items():
@@ -6391,7 +6472,7 @@ class Batch:
         for item, _ in self.items:
             self.spool.ack(item)
         outcomes = [outcome for _, outcome in self.items]
-        self.temps, self.receipts, self.items = {}, [], []
+        self.clear()
         return outcomes
 
     def give_back(self) -> int:
@@ -6403,8 +6484,9 @@ class Batch:
                 self.spool.release(item, counts=False)
             except OSError:
                 pass  # it stays claimed: the next drain gives it back
-        count, self.ledger = len(self.items), Ledger(self.home)
-        self.temps, self.receipts, self.items = {}, [], []
+        count = len(self.items)
+        self.ledger = Ledger(self.home)
+        self.clear()
         return count
 
 
@@ -6433,9 +6515,13 @@ def settle(batch: Batch, data: bytes) -> str:
 
 
 def bury_item(home: Home, spool: Spool, item: Item, reason: str) -> str:
+    """Put an item where a person can look, with a receipt that says why; -> "dead"."""
     parts = item.stem.split("-")
-    key, number = (parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdecimal() else ("", -1)
-    write_receipt(home, key, {"segment": number, "id": parts[-1], "outcome": "dead", "reason": reason, "item": item.stem, "at": iso(now())})
+    key, number = "", -1
+    if len(parts) == 4 and parts[2].isdecimal():  # as segment_stem names them; anybody may have put another file there
+        key, number = parts[1], int(parts[2])
+    receipt = {"segment": number, "id": parts[-1], "outcome": "dead", "reason": reason, "item": item.stem, "at": iso(now())}
+    write_receipt(home, key, receipt)
     spool.bury(item)
     log(home, "buried", item=item.stem, reason=reason)
     return "dead"
@@ -6472,14 +6558,16 @@ def drain_item(batch: Batch, item: Item) -> str:
 
 
 def drain_spool(home: Home, spool: Spool, done: Drained, tried: set[str]) -> None:
+    """Settle what waits, but for the items in `tried`, into which the others go. Raises OSError where the disk is full or read-only."""
     batch = Batch(home, spool)
     try:
         for item in spool.claim_all(tried):
             outcome = drain_item(batch, item)
-            for outcome in [outcome] * bool(outcome) + (batch.commit() if batch.is_full else []):
-                setattr(done, outcome, getattr(done, outcome) + 1)
-        for outcome in batch.commit():
-            setattr(done, outcome, getattr(done, outcome) + 1)
+            if outcome:
+                done.count(outcome)
+            if batch.is_full:
+                done.count(*batch.commit())
+        done.count(*batch.commit())
     finally:
         batch.give_back()
 
@@ -6497,8 +6585,10 @@ def _sweep_seen(home: Home) -> None:
 
 
 def sweep(home: Home) -> None:
-    """Remove what killed processes left. So nothing grows but the memories, the index of them, and two ledgers that must: receipts.jsonl has a line
-    for each segment, or it could be stored again; tombstones.jsonl one for each memory that was forgotten, or it would come back.
+    """Remove what killed processes left.
+
+    So nothing grows but the memories, the index of them, and two ledgers that must: receipts.jsonl has a line for each segment, or it could
+    be stored again; tombstones.jsonl one for each memory that was forgotten, or it would come back.
     """
     _sweep_seen(home)
     for folder, _, names in os.walk(home.root):
@@ -6530,7 +6620,8 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
             if retry_dead:
                 spool.revive()
             spool.recover()
-            consent = consent and read_consent(home)  # it may have been withdrawn while we waited
+            if consent:
+                consent = read_consent(home)  # it may have been withdrawn while we waited
             if consent and not consent.paused:
                 catch_up(home, consent)
             drain_spool(home, spool, done, tried)
@@ -6577,7 +6668,9 @@ def forget_indexed(home: Home) -> dict[str, int]:
 def spool_paths(home: Home, name: str) -> Iterator[str]:
     """The path of every item of the spool or the outbox, claimed and buried ones included."""
     spool = Spool(home.path(name))
-    return (os.path.join(spool.root, state, item.name) for state in ("new", "claimed", "dead") for item in spool.items(state))
+    for state in ("new", "claimed", "dead"):
+        for item in spool.items(state):
+            yield os.path.join(spool.root, state, item.name)
 
 
 def _forget_waiting(home: Home, grave: Graves) -> int:
@@ -6590,9 +6683,10 @@ def _forget_waiting(home: Home, grave: Graves) -> int:
             continue
         kept = [turn for turn in turns if not grave.holds(turn)]
         removed += len(turns) - len(kept)
-        if len(kept) < len(turns):
-            segment["turns"] = [turn.to_json() for turn in kept]
-            write_json(path, segment) if kept else remove_file(path)
+        if not kept:
+            remove_file(path)
+        elif len(kept) < len(turns):
+            write_json(path, {**segment, "turns": [turn.to_json() for turn in kept]})
     return removed
 
 
@@ -6600,8 +6694,7 @@ def _forget_proposed(home: Home, memory: str) -> int:
     """Take a memory's candidates out of the outbox, those that the hub refused included; -> how many went."""
     removed = 0
     for path in spool_paths(home, "outbox"):
-        stored = read_json(path)
-        if isinstance(stored, dict) and stored.get("memory") == memory:
+        if read_object(path).get("memory") == memory:
             remove_file(path)
             removed += 1
     return removed
@@ -6646,8 +6739,8 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
 def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
     """Remove memories from every place that is ours.
 
-    -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}. The tombstone of each is first: whatever
-    is interrupted after it, it does not come back. Raises StateError, BusyError, IndexUnavailable.
+    -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}. The tombstone of each is first:
+    whatever is interrupted after it, it does not come back. Raises StateError, BusyError, IndexUnavailable.
     """
     paths = dict.fromkeys(find_memory(home, name) for name in names)  # one that is named twice has one receipt
     with Lock(home.path("drain.lock")) as lock:
