@@ -6993,8 +6993,8 @@ TOOLS = (
         "title": "Search memory",
         "description":
             "Search what was said and done in earlier Claude Code sessions of this project: decisions, errors and their fixes, commands, "
-            "files, open ends. Use it when the person refers to earlier work, or before solving what may have been solved. Any words will do; "
-            "exact names and messages are best.",
+            "files, open ends. Use it when the person refers to earlier work, or before solving what may have been solved. "
+            "Any words will do; exact names and messages are best.",
         "inputSchema": _schema(
             ["query"],
             query={"type": "string", "description": "words, a question, an error message, an identifier"},
