@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-47bfb22fe4051ce7e2b03389282f472a9880982ca9ccf0b647d26aea274d6330}
+SHA256=${MEMHOOK_SHA256-817bdb7101d03e36a3c4548fc99e94d5acb40446f994228089c9b81599cd8566}
 
 tell() { printf '%s\n' "$*" >&2; }
 

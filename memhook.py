@@ -2978,10 +2978,29 @@ _OPENINGS = {  # how a sentence or a prompt of each kind begins, in lower case
         r"|comment|quel\w*|qué|cómo|как|почему)\b|不|别|いいえ|いや|아니)"
     ),
 }
-_SETTLED = (  # what was open and is no more
-    r"^(?!.*(?:\b(?:not|still|yet|nicht|noch|pas|encore|aún|ainda|ancora|ещё|не)\b|n't))"
-    r".*\b(?:fixed|resolved|solved|gelöst|behoben|corrigé|résolu|resuelto|resolvido|risolto|исправлено)\b|已(?:修复|解决)|解決済み|해결됨"
+_NOT_YET = (  # at the head of a pattern: what is not so, or is only to be
+    r"^(?!.*(?:\b(?:not|still|yet|should|must|will|nicht|noch|muss|soll\w*|pas|encore|doit|aún|debe|ainda|deve|ancora|ещё|не)\b|n't))"
 )
+_SETTLED = (  # in what sounds open: that it is no more
+    _NOT_YET + r".*\b(?:fixed|resolved|solved|gelöst|behoben|corrigé|résolu|resuelto|resolvido|risolto|исправлено)\b"
+    r"|已(?:修复|解决)|解決済み|해결됨"
+)
+_DONE = (  # in a sentence after one that left something open, and in its words
+    _NOT_YET + r".*\b(?:done|fixed|resolved|solved|finished|added|removed|merged|pushed|deployed|written|implemented|migrated|rotated"
+    r"|updated|renamed|converted|closed|pass(?:es|ed)?|works|green|erledigt|fertig|behoben|gelöst|korrigiert|gepusht|umgestellt|ergänzt"
+    r"|fait|terminée?|corrigée?|résolue?|ajoutée?|hech[oa]|list[oa]|resuelt[oa]|corregid[oa]|arreglad[oa]|añadid[oa]"
+    r"|feit[oa]|resolvid[oa]|corrigid[oa]|fatt[oa]|risolt[oa]|corrett[oa]|aggiunt[oa]|готово|сделано|исправлено|добавлено)\b"
+)
+_TAKEN_BACK = (  # in what is said after a decision, and in its words
+    r"\b(?:revert\w*|undo|undid|undone|roll(?:ed|ing)? (?:\w+ )?back|back to|changed (?:my|our) mind|on second thought|scrap(?:ped)?"
+    r"|rückgängig|zurück (?:zu|zum|zur|auf)|doch (?:nicht|lieber|wieder)|rev(?:enir|enons|ient) (?:à|au)|annul\w+|finalement"
+    r"|volv(?:er|emos|amos) a|deshac\w+|mejor no|volt(?:ar|amos|emos) (?:a|ao|para)|desfa\w+|torn(?:are|iamo) a"
+    r"|откат\w*|верн\w+|передумал\w*)\b"
+)
+_OVERTAKES = {  # what a later sentence holds to end an item of a kind; how many of the item's words, and which share of them
+    "open": (_DONE, 2, 1 / 2),
+    "decision": (_TAKEN_BACK, 1, 1 / 3),
+}
 _OFFERED = (  # an answer that leaves a choice
     r"\?\s*(?:$|\n)|？|\b(?:i(?:'d| would)|we could|recommend\w*|suggest\w*|propos\w+|remedy|options?|alternative\w*"
     r"|empfehl\w*|(?:vor)?schlag\w*|würde|abhilfe|recommand\w*|recomend\w*|sugiero|consiglio|предлагаю|советую)\b|建议|提案|おすすめ|제안|추천"
@@ -3321,9 +3340,9 @@ def _agreed(prompt: str, answers: list[str]) -> list[str]:
     return [" ".join(ending if len(" ".join(ending)) <= _ITEM_CHARS else ending[-2:])]
 
 
-def _accepted(exchanges: list[Exchange]) -> list[str]:
-    """`"prompt" → what was offered` for each prompt that took what Claude had offered: a decision is mostly said in these two halves."""
-    found: list[str] = []
+def _accepted(exchanges: list[Exchange]) -> dict[str, str]:
+    """{`"prompt" → what was offered`: prompt} for each prompt that took what Claude had offered: so a decision is mostly said."""
+    found: dict[str, str] = {}
     answers: list[str] = []
     for exchange in exchanges:
         prompt = exchange.prompt.strip()
@@ -3331,7 +3350,7 @@ def _accepted(exchanges: list[Exchange]) -> list[str]:
             taken = _agreed(prompt, answers)[:6]
             agreed = [one_line(item, max(90, 300 // len(taken))) for item in taken if item and not _asks(item)]
             if agreed:
-                found.append('"%s" → %s' % (one_line(prompt, 60 if len(agreed) == 1 else 160), "; ".join(agreed)))
+                found['"%s" → %s' % (one_line(prompt, 60 if len(agreed) == 1 else 160), "; ".join(agreed))] = prompt
         answers += exchange.answers
     return found
 
@@ -3366,23 +3385,55 @@ def _find(exchanges: list[Exchange], kind: str, asked: str = "") -> list[str]:
     return [item for _, _, item in sorted(worthy[:_ITEMS], key=lambda row: row[1])]
 
 
+def _tells(sentence: str) -> bool:
+    """Whether it tells what is, and does not ask, or say what comes next."""
+    return not (_asks(sentence) or _opens("announced", sentence))
+
+
+def _stems(text: str, kind: str) -> set[str]:
+    """How the words of a text begin, but for those that make it one of the kind, and what it goes back to."""
+    low = _cue_pattern(kind, text.isascii()).sub(" ", text.lower())
+    return {word[:5] for word in re.findall(r"[\w-]{4,}", re.sub(r"\b(?:back to|zurück z\w+) (?:the |our )?[\w-]+", " ", low))}
+
+
+def _overtaken(items: dict[str, str], kind: str, exchanges: list[Exchange]) -> list[str]:
+    """The items (each with the sentence that it is from) that a later sentence ends (see _OVERTAKES).
+
+    A short prompt is also one sentence as a whole: "redis is slow. back to files".
+    """
+    cue, least, share = _OVERTAKES[kind]
+    told: list[str] = []
+    for exchange in exchanges:
+        for by_person, text in exchange.texts:
+            if by_person and len(text) <= 400:
+                told.append(text)
+            told += [sentence for _, sentence in statements(text)]
+    places = {one_line(sentence): place for place, sentence in enumerate(told)}
+    endings = [(place, sentence) for place, sentence in enumerate(told) if re.search(cue, sentence.lower()) and _tells(sentence)]
+    later = [(place, _stems(sentence, kind)) for place, sentence in endings]
+    found = []
+    for item, sentence in items.items():
+        words = _stems(item.rpartition(" → ")[2], kind)
+        said_at = places.get(one_line(sentence), len(told))
+        shared = [len(words & others) for place, others in later if place > said_at]
+        if max(shared, default=0) >= max(least, share * len(words)):
+            found.append(item)
+    return found
+
+
 def _open_threads(exchanges: list[Exchange]) -> list[str]:
     """What was said to be left, of the last exchanges first of all; what was asked and not taken up; a prompt that nothing followed."""
     if not exchanges:
         return []
     left = _find(exchanges[-3:], "open") or _find(exchanges, "open")
-    found = [item for item in left if not re.search(_SETTLED, item.lower())]
+    done = _overtaken({item: item for item in left}, "open", exchanges)
+    found = [item for item in left if item not in done and not re.search(_SETTLED, item.lower())]
     last = exchanges[-1]
     for answer in last.answers[-1:]:
         found += [one_line(sentence) for _, sentence in statements(answer) if _asks(sentence)]
     if len(last.prompt) > 30 and not last.turns:
         found.append("Last said: " + one_line(last.prompt))
     return found[-_ITEMS:]
-
-
-def _tells(sentence: str) -> bool:
-    """Whether it tells what is, and does not ask, or say what comes next."""
-    return not (_asks(sentence) or _opens("announced", sentence))
 
 
 def _given_up(exchanges: list[Exchange]) -> list[str]:
@@ -3485,14 +3536,16 @@ def distil(turns: list[Turn], title: str) -> Digest:
     digest.summary = _outcome([answer for exchange in exchanges for answer in exchange.answers], 320) or gist(first, 320)
     digest.exchanges = _unique([_outline(exchange) for exchange in exchanges if exchange.turns or len(exchange.prompt) > 30], 12)
     kept = [turn for exchange in exchanges for turn in exchange.turns]
-    digest.decisions = (_accepted(exchanges)[-_ITEMS:] + _find(exchanges, "decision"))[:12]
+    decided = dict(list(_accepted(exchanges).items())[-_ITEMS:] + [(item, item) for item in _find(exchanges, "decision")])
+    taken_back = _overtaken(decided, "decision", exchanges)
+    digest.decisions = [item for item in decided if item not in taken_back][:12]
     digest.patterns = _find(exchanges, "pattern", asked="order")
     digest.open_threads = _open_threads(exchanges)
     digest.problems = _problems(exchanges)
     digest.files = touched_files(kept)[:20]
     digest.commands = _commands(kept)
     digest.errors = _errors(exchanges)
-    digest.dropped = _given_up(exchanges)
+    digest.dropped = list(dict.fromkeys(_given_up(exchanges) + [item.rpartition(" → ")[2] for item in taken_back]))
     return digest
 
 

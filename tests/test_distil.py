@@ -171,6 +171,23 @@ def test_what_only_asks_or_announces_is_no_decision(sentence):
     assert digest("P how", "A The table has four columns.\n\n" + sentence).decisions == []
 
 
+@pytest.mark.parametrize("said,taken_back", [
+    (("P let's use redis for the cache", "A Moved.", "P redis is down all the time. go back to the in-memory cache"), "let's use redis for the cache"),
+    (("P speed it up", "A " + OFFER, "P 2", "A Moved.", "P revert redis, it is too slow"), "Put it into `redis`, shared"),
+    (("P go", "A I'll use SQLAlchemy for the models.", "P too much", "A Reverted SQLAlchemy; it is plain sqlite3."), "I'll use SQLAlchemy for the models."),
+    (("P wir nehmen Redis für den Cache", "A Gut.", "P doch lieber kein Redis"), "wir nehmen Redis für den Cache"),
+])
+def test_a_decision_that_was_taken_back_is_told_as_dropped(said, taken_back):
+    found = digest(*said)
+    assert taken_back in found.dropped and not has(found.decisions, taken_back)
+
+
+@pytest.mark.parametrize("later", ["P should we go back to files instead of redis?", "P back to redis", "A Rolled back the deployment of the webhook.", "P revert the last commit"])
+def test_a_decision_stands_where_nothing_takes_it_back(later):
+    found = digest("P let's use redis for the cache", "A Moved.", later)
+    assert has(found.decisions, "let's use redis for the cache") and found.dropped == []
+
+
 # ---- commands
 
 def test_failed_commands_come_first_with_the_telling_line_then_what_changed_something():
@@ -315,6 +332,27 @@ def test_what_is_said_to_be_finished_is_not_open(sentence):
 
 def test_what_is_not_fixed_yet_is_open():
     assert digest("P go", "A The remaining leak is not fixed yet.").open_threads == ["The remaining leak is not fixed yet."]
+
+
+@pytest.mark.parametrize("left,later", [
+    ("The invoices table still needs a migration from floats.", "Done: the invoices table is migrated, no floats are left."),
+    ("The retry test for the export still fails.", "The retry test of the export passes now."),
+    ("Next step: add a regression test for the empty header.", "Added the regression test for the empty header; all 14 tests pass."),
+    ("Noch offen: die Migration der Rechnungstabelle.", "Die Migration der Rechnungstabelle ist erledigt."),
+])
+def test_what_was_left_and_then_done_is_not_open(left, later):
+    assert digest("P go", "A " + left, "P go on", "A " + later).open_threads == []
+    assert digest("P go", "A " + later, "P go on", "A " + left).open_threads == [left]
+
+
+@pytest.mark.parametrize("left,later", [
+    ("Still open: InventoryPoller leaks its thread.", "The RateRefresher leak is fixed."),
+    ("Tests for export are still missing.", "Tests for import were added."),
+    ("The docs are still missing.", "Fixed the typo in the docs."),
+    ("The migration on staging is still open.", "The migration on staging will be done by Ana."),
+])
+def test_what_was_left_stays_open_where_another_thing_was_done(left, later):
+    assert left in digest("P go", "A " + left, "P go on", "A " + later).open_threads
 
 
 def test_a_question_is_open_only_while_no_prompt_follows_it():
