@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-817bdb7101d03e36a3c4548fc99e94d5acb40446f994228089c9b81599cd8566}
+SHA256=${MEMHOOK_SHA256-9c90fdf8c850d6e505f4077dca29b7a4deea85f833b58531433941859aa30a84}
 
 tell() { printf '%s\n' "$*" >&2; }
 

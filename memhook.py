@@ -7498,7 +7498,7 @@ def leave(home: Home, purge: bool) -> int:
 _PATH_STOP = r"[^\s\"'`<>|?()\[\]{},;]"  # one character of a path that no quotes hold
 _PATH_NAME = r"(?:[\w.@$*+~%\[\]-]|\{[\w,.*-]{1,64}\})+"
 # These begin nothing but a path: of this machine's disk, of a home, of Windows, of the folder one is in, of a folder taken out before.
-_PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
+_PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|\$\{?(?:HOME|PWD)\}?|%USERPROFILE%|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
 _DISK_ROOT = (
     r"(?:home|root|usr|var|etc|opt|tmp|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix"
     r"|Users|private|Volumes|Library|Applications|System)/"
@@ -7513,22 +7513,23 @@ _PATHS = (  # what may be one; is_path() decides
     r"|(?<![\w.@$~/\\-])[\w.@$-]" + _PATH_NAME + r"?(?:[\\/]{1,2}" + _PATH_NAME + r")+)"
 )
 _ROUTE = r"/(?:(?:api|rest|graphql|rpc|v\d{1,2}|auth|oauth2?|webhooks?|\.well-known)/|\S{0,255}/(?::\w|\{\w{1,64}\}|<\w{1,64}>))"
-_FILE_ENDING = r"\.(?!x$)[A-Za-z][A-Za-z0-9]{0,9}$"  # 3.x is a version
+_FILE_ENDING = r"\.(?!x\b)[A-Za-z][A-Za-z0-9]{0,9}(?:[-~%$@\]][^\\/]{0,64})?$"  # also of "main.py-based"; 3.x is a version
 
 
 def is_path(text: str, listed: list[str]) -> bool:
-    """Whether text with slashes in it is a path, `listed` being files that are known to be.
+    """Tell whether text with slashes in it is a path, `listed` being files that are known to be.
 
-    A path is: what begins with ~/, ./, ../, C:\\, \\\\ or file:; what begins with / but is no API route; and a relative one that ends as a
-    file does (src/price.ts), or that is a listed file or a folder above one. A route begins with /api/, /v1/, /auth/ and the like, or
-    has a parameter (/users/:id, /users/{id}), ends as no file does, and begins with no folder that every system has. None: and/or,
-    2026/01/31, origin/main, and what begins with a name that has a dot inside: example.org/page.html, re.match/re.search.
+    A path is: what begins with ~/, $HOME/, ./, ../, C:\\, \\\\ or file:; what begins with / but is no API route; and a relative one that
+    ends as a file does (src/price.ts), or that is a listed file or a folder above one. A route begins with /api/, /v1/, /auth/ and the
+    like, or has a parameter (/users/:id, /users/{id}), ends as no file does, and begins with no folder that every system has. None:
+    and/or, 2026/01/31, origin/main, and what begins with a name that has a dot inside: example.org/page.html, re.match/re.search.
     """
     if re.match(_PATH_START, text):
         return True
     is_file = re.search(_FILE_ENDING, text) is not None
     if text.startswith("/"):
-        return is_file or re.match("/" + _DISK_ROOT, text) is not None or not re.match(_ROUTE, text)
+        on_disk = re.match("/" + _DISK_ROOT, text) is not None
+        return is_file or on_disk or not re.match(_ROUTE, text)
     if is_file and not re.match(r"[\w@-]+\.\w", text):
         return True
     inside = "/%s/" % text.strip("/")
@@ -7536,7 +7537,10 @@ def is_path(text: str, listed: list[str]) -> bool:
 
 
 def without_paths(text: str, folders: list[str], listed: list[str]) -> str:
-    """The text in which paths, as is_path() has them, are down to their last name; `folders` are taken out wherever they stand."""
+    """Take paths, as is_path() has them, down to their last name, and `folders` out wherever they stand.
+
+    Addresses stay, and what follows the name of an HTTP method does, unless it begins with a folder that every system has.
+    """
     def last_name(match: re.Match[str]) -> str:
         path = match.group("quoted") or match.group("bare")
         if not path:
@@ -7597,14 +7601,13 @@ def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
             "memory": str(front.get("id") or ""), "hub": team.url, "at": iso(now())}
 
 
-def enqueue(home: Home, candidate: dict[str, Any]) -> bool:
-    """Put a candidate into the outbox, durably; False where it waits there already, or was refused and put aside."""
+def enqueue(home: Home, candidate: dict[str, Any]) -> None:
+    """Put a candidate into the outbox, durably, unless it waits there already, or was refused and put aside."""
     spool = Spool(home.path("outbox"))
     items = spool.items("new") + spool.items("claimed") + spool.items("dead")
-    if any(item.stem.endswith("-" + candidate["id"]) for item in items):
-        return False
-    spool.put("%013d-%s" % (now() * 1000, candidate["id"]), json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace"))
-    return True
+    if not any(item.stem.endswith("-" + candidate["id"]) for item in items):
+        data = json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace")
+        spool.put("%013d-%s" % (now() * 1000, candidate["id"]), data)
 
 
 # ---- sending
@@ -7683,13 +7686,11 @@ def not_now(state: dict[str, Any]) -> str:
 
 def send_claimed(home: Home, team: Team, state: dict[str, Any], sent: Sent) -> None:
     """Claim and send one candidate after the other, and note in `sent` what became of each. Raises Halt."""
-    link = HubLink(team.url, team.token)
-    try:
+    from contextlib import closing
+    with closing(HubLink(team.url, team.token)) as link:
         for item in Spool(home.path("outbox")).claim_all():
             candidate, outcome = send_item(home, link, item, state)
             sent.outcomes[candidate] = outcome
-    finally:
-        link.close()
 
 
 def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
@@ -7858,7 +7859,7 @@ def _page_entries(team: Team, page: dict[str, Any], name: str) -> list[dict[str,
 
 
 def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
-    """Note ids as gone for good, then remove their files; -> how many files there were."""
+    """Note ids as gone for good, then remove their files, and their text from the index; -> how many files there were."""
     buried = forgotten_ids(home)
     tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids if id not in buried]
     if tombstones:
@@ -7868,6 +7869,8 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     for path in gone:
         remove_file(path)
         sync_folder(os.path.dirname(path))
+    if gone:
+        forget_indexed(home)  # now: a later page may fail, and the index would keep it
     return len(gone)
 
 
@@ -7903,26 +7906,20 @@ def pull(home: Home) -> dict[str, int]:
 
     The cursor moves after its page is on disk: a pull that was killed is done again, and changes nothing the second time.
     """
+    from contextlib import closing
     team = need_team(home)
-    link = HubLink(team.url, team.token)
     done = {"added": 0, "removed": 0}
-    with team_lock(home, 30.0):
+    with team_lock(home, 30.0), closing(HubLink(team.url, team.token)) as link:
         state = read_team_state(home)
         known = team_files(home)
-        try:
-            while True:
-                page = _pull_page(home, team, link, state["cursor"])
-                kept = _keep_page(home, team, page, known)
-                done = {name: done[name] + kept[name] for name in done}
-                if page["cursor"] <= state["cursor"]:
-                    break
-                state["cursor"] = page["cursor"]
-                write_team_state(home, state)
-        finally:
-            link.close()
-            if done["removed"]:  # of the pages that were taken, though a later one failed
-                forget_indexed(home)
-    return done
+        while True:
+            page = _pull_page(home, team, link, state["cursor"])
+            kept = _keep_page(home, team, page, known)
+            done = {name: done[name] + kept[name] for name in done}
+            if page["cursor"] <= state["cursor"]:
+                return done
+            state["cursor"] = page["cursor"]
+            write_team_state(home, state)
 
 
 # ---- facts

@@ -214,6 +214,7 @@ PATHS = {  # what is written -> what of it is shared
     "src/retry/backoff.py:42.": "…/backoff.py:42.", "`src/a.py`": "`…/a.py`", "**src/a.py**": "**…/a.py**", "--out=src/x.py": "--out=…/x.py",
     "[the plan](docs/plan.md)": "[the plan](…/plan.md)", "app/[id]/page.tsx": "…/page.tsx", "src/{a,b}.py": "…/{a,b}.py", "src/**/*.py": "…/*.py",
     ".github/workflows/ci.yml": "…/ci.yml", "config/.env": "…/.env", "src\\app\\main.cs": "…/main.cs", "/api/server/main.py": "…/main.py",
+    "[docs/plan.md]": "[…/plan.md]", "lib/main.py-based": "…/main.py-based", "$HOME/acme/x": "…/x", "${HOME}/acme/x": "…/x", "%USERPROFILE%\\x": "…/x",
     "tools/Makefile": "…/Makefile", "bin/run": "…/run", "tools/gen/": "…/gen/", "DELETE /var/lib/x": "DELETE …/x",
 }
 NO_PATHS = (
