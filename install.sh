@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9c90fdf8c850d6e505f4077dca29b7a4deea85f833b58531433941859aa30a84}
+SHA256=${MEMHOOK_SHA256-5a178378c1f702bc30f1dc6686383757cf9a01255d281bb6d22d54e6113e38a8}
 
 tell() { printf '%s\n' "$*" >&2; }
 

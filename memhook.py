@@ -9923,7 +9923,7 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
 
 
 def stored_checkpoint(home: Home, key: str) -> Optional[dict[str, Any]]:
-    """A checkpoint as it is stored; {} where none is, or a damaged one; None where it may not be read: root wrote it, perhaps, and doctor says so."""
+    """A checkpoint as it is stored; {} where none is, or a damaged one; None where it may not be read, as one of root: doctor says so."""
     try:
         stored = read_json(checkpoint_path(home, key))
     except OSError:
@@ -9932,14 +9932,15 @@ def stored_checkpoint(home: Home, key: str) -> Optional[dict[str, Any]]:
 
 
 def count_memories(home: Home) -> dict[str, int]:
+    """-> {"count": n, "bytes": n}"""
     sizes = [status.st_size for _, status in walk_memories(home.path("memories"))]
     return {"count": len(sizes), "bytes": sum(sizes)}
 
 
 def count_sessions(home: Home) -> dict[str, int]:
-    paths = [checkpoint_path(home, key) for key in checkpoint_keys(home)]
-    held = [read_file(path) or b"" for path in paths if os.access(path, os.R_OK)]  # doctor names the others
-    return {"open": sum(b'"state":"open"' in data for data in held), "closed": sum(b'"state":"closed"' in data for data in held)}
+    """-> {"open": n, "closed": n}, of the checkpoints that may be read."""
+    states = [(stored_checkpoint(home, key) or {}).get("state") for key in checkpoint_keys(home)]
+    return {"open": states.count("open"), "closed": states.count("closed")}
 
 
 def hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
@@ -9958,8 +9959,11 @@ def hook_fault(home: Home, spec: HookSpec, commands: list[str]) -> str:
 
 
 def hook_faults(home: Home, stands: list[tuple[str, str]]) -> dict[str, str]:
-    """hook_fault() of each event of HOOK_SPECS, of our_hooks()."""
-    return {spec.event: hook_fault(home, spec, [command for event, command in stands if event == spec.event]) for spec in HOOK_SPECS}
+    """hook_fault() of each event of HOOK_SPECS; `stands`: what our_hooks() found."""
+    faults = {}
+    for spec in HOOK_SPECS:
+        faults[spec.event] = hook_fault(home, spec, [command for event, command in stands if event == spec.event])
+    return faults
 
 
 def hook_states(home: Home) -> dict[str, str]:
@@ -9968,18 +9972,20 @@ def hook_states(home: Home) -> dict[str, str]:
         stands = our_hooks(read_settings(home))
     except InstallError:
         stands = []
-    return {event: fault if fault == "missing" else "stale" if fault else "installed" for event, fault in hook_faults(home, stands).items()}
+    words = {"": "installed", "missing": "missing"}
+    return {event: words.get(fault, "stale") for event, fault in hook_faults(home, stands).items()}
 
 
 EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, status and doctor speak of it
-_TROUBLE = ("capture-failed", "hook-failed", "buried", "retry", "bug", "model-failed", "candidate-refused")  # events of the log that tell of a failure
+_TROUBLE = (  # events of the log that tell of a failure
+    "capture-failed", "hook-failed", "buried", "retry", "bug", "model-failed", "candidate-refused")
 
 
 def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
     """Transcripts with bytes that no capture has read, by their size and time and by how far their checkpoint says they were read.
 
-    "late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before the
-    consent, never imported, about to be deleted.
+    -> {"late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before
+    the consent, never imported, about to be deleted}
     """
     found: dict[str, list[str]] = {"late": [], "expiring": [], "past": []}
     expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
@@ -9989,19 +9995,24 @@ def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
         read = stored.get("parsed") if isinstance(stored.get("parsed"), int) else 0
         if status is None or stored.get("own") or status.st_size <= read:
             continue
+        is_past = status.st_mtime < consent.capture_at
         if status.st_mtime < expiry:
-            found["past" if status.st_mtime < consent.capture_at else "expiring"].append(path)
-        elif consent.capture_at <= status.st_mtime < now() - DEAD_SECONDS:
+            found["past" if is_past else "expiring"].append(path)
+        elif not is_past and status.st_mtime < now() - DEAD_SECONDS:
             found["late"].append(path)
     return found
 
 
+_PARTS = ("memories", "spool", "outbox", "checkpoints", "seen", "receipts", "index", "log", "hub", "other")  # of a home
+
+
 def count_bytes(home: Home, memories: int) -> dict[str, int]:
-    """Bytes of each part of the home: what `du` would find."""
-    parts = {"memories": memories, **dict.fromkeys(("spool", "outbox", "checkpoints", "seen", "receipts", "index", "log", "hub", "other", "total"), 0)}
+    """Bytes of each part of the home, and in total: what `du` would find. `memories`: counted already."""
+    parts = dict.fromkeys(_PARTS, 0)
+    parts["memories"] = memories
     for folder, folders, names in os.walk(home.root):
         if folder == home.root and "memories" in folders:
-            folders.remove("memories")  # counted already
+            folders.remove("memories")
         below = os.path.relpath(folder, home.root).split(os.sep)[0]
         for name in names:
             part = below if below != "." else name.partition(".")[0].replace("memhook", "log")
@@ -10026,32 +10037,47 @@ def last_failure(home: Home) -> Optional[dict[str, Any]]:
 
 def last_capture(home: Home) -> Optional[str]:
     """When a checkpoint was last written: iso, None where there is none."""
-    times = [os.path.getmtime(path) for path in (checkpoint_path(home, key) for key in checkpoint_keys(home)) if os.path.exists(path)]
+    paths = [checkpoint_path(home, key) for key in checkpoint_keys(home)]
+    times = [os.path.getmtime(path) for path in paths if os.path.exists(path)]
     return iso(max(times)) if times else None
 
 
 def dead_letters(home: Home) -> list[dict[str, Any]]:
     """What is in spool/dead, with the reason of the last receipt about it: [{"item", "reason", "at"}]"""
     stems = [item.stem for item in Spool(home.path("spool")).items("dead")]
-    told = {receipt.get("item"): receipt for receipt in (read_receipts(home) if stems else ()) if receipt.get("outcome") == "dead"}
-    return [{"item": stem, "reason": told.get(stem, {}).get("reason", "unknown"), "at": told.get(stem, {}).get("at")} for stem in stems]
+    told = {}
+    if stems:
+        told = {receipt.get("item"): receipt for receipt in read_receipts(home) if receipt.get("outcome") == "dead"}
+    letters = []
+    for stem in stems:
+        receipt = told.get(stem, {})
+        letters.append({"item": stem, "reason": receipt.get("reason", "unknown"), "at": receipt.get("at")})
+    return letters
 
 
 def check_status(home: Home) -> dict[str, Any]:
     """The facts of `status --json`."""
     consent, memories = read_consent(home), count_memories(home)
+    paused = consent is not None and consent.paused
     parts = count_bytes(home, memories["bytes"])
-    unread = unread_transcripts(home, consent) if consent else {}
+    unread = unread_transcripts(home, consent) if consent else dict.fromkeys(("late", "expiring", "past"), ())
     return {
-        "version": VERSION, "home": home.root,
-        "consent": {"capture": consent is not None, "model": bool(consented_places(home)), "team": read_team(home) is not None,
-                    "paused": bool(consent and consent.paused)},
-        "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if consent and consent.paused else None},
-        "hooks": hook_states(home), "spool": Spool(home.path("spool")).counts(), "dead": dead_letters(home), "outbox": Spool(home.path("outbox")).counts(),
-        "memories": memories, "sessions": count_sessions(home), "index": {"present": os.path.exists(home.path("index.db")), "bytes": parts["index"]},
-        "model": model_status(home), "bytes": parts,
+        "version": VERSION,
+        "home": home.root,
+        "consent": {
+            "capture": consent is not None, "model": bool(consented_places(home)), "team": read_team(home) is not None, "paused": paused},
+        "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if paused else None},
+        "hooks": hook_states(home),
+        "spool": Spool(home.path("spool")).counts(),
+        "dead": dead_letters(home),
+        "outbox": Spool(home.path("outbox")).counts(),
+        "memories": memories,
+        "sessions": count_sessions(home),
+        "index": {"present": os.path.exists(home.path("index.db")), "bytes": parts["index"]},
+        "model": model_status(home),
+        "bytes": parts,
         "last": {"capture": last_capture(home), "failure": last_failure(home)},
-        "cleanup": {"days": int(cleanup_seconds(home) // 86_400), **{name: len(unread.get(name, ())) for name in ("late", "expiring", "past")}},
+        "cleanup": {"days": int(cleanup_seconds(home) // 86_400), **{name: len(paths) for name, paths in unread.items()}},
     }
 
 
@@ -10100,13 +10126,21 @@ class Evidence:
         self.stored: dict[int, str] = {}  # turn mark in a memory -> its session
         self.twice: set[int] = set()  # turn marks in more than one
         self.files: set[str] = set()  # SHA-256 of the memory files as they are
-        self.messages: dict[tuple[str, str], list[str]] = {}  # (session, message_hash) -> "stored" or "waiting", for each that came from Stop before its line
+        self.messages: dict[tuple[str, str], list[str]] = {}  # (session, message_hash) -> "stored" or "waiting", for each that Stop told of
         self.graves = read_graves(home)
         self._told: Optional[dict[int, bool]] = None  # what was_edited() answers from; read when first asked for
         for path in spool_paths(home, "spool"):
             self._read_item(path)
         for path in memory_files(home):
             self._read_memory(path)
+
+    def place(self, mark: int) -> str:
+        """Where a turn is: "stored", "repeated" (in more than one memory), "waiting"; "" for nowhere."""
+        if mark in self.twice:
+            return "repeated"
+        if mark in self.stored:
+            return "stored"
+        return "waiting" if mark in self.waiting else ""
 
     def _read_item(self, path: str) -> None:
         try:
@@ -10146,6 +10180,9 @@ class Evidence:
             self.messages.setdefault((session, digest), []).append(place)
 
 
+TURN_PLACES = ("stored", "waiting", "open", "duplicate", "forgotten", "withheld", "missing", "repeated", "edited")
+
+
 class Coverage:
     """What verify finds for one transcript."""
 
@@ -10154,7 +10191,7 @@ class Coverage:
     def __init__(self, path: str) -> None:
         self.path = path
         self.bytes = 0
-        self.turns = dict.fromkeys(("stored", "waiting", "open", "duplicate", "forgotten", "withheld", "missing", "repeated", "edited"), 0)
+        self.turns = dict.fromkeys(TURN_PLACES, 0)
         self.gaps: list[list[int]] = []
         self.repeats: list[list[int]] = []
         self.state = "ok"  # ok, missing, source-gone, rewritten, edited, other-parser, not-checked
@@ -10174,7 +10211,10 @@ def _add_range(ranges: list[list[int]], start: int, end: int) -> None:
 
 
 class Check:
-    """One transcript, looked for turn by turn. No offset, hash or count of ours is trusted: the checkpoint tells what is open and what was withheld."""
+    """One transcript, looked for turn by turn.
+
+    No offset, hash or count of ours is trusted: the checkpoint tells what is open and what was withheld.
+    """
 
     def __init__(self, home: Home, path: str, key: str, consent: Optional[Consent]) -> None:
         self.key, self.consent = key, consent
@@ -10182,9 +10222,12 @@ class Check:
         self.checkpoint = Checkpoint()
         try:
             self.checkpoint = read_checkpoint(home, key) or self.checkpoint
-        except (OSError, StateError) as error:  # what is open and what was withheld is not known: each turn would be called missing
+        except StateError as error:
+            self.coverage.trouble = str(error)
+        except OSError as error:
+            self.coverage.trouble = "%s: %s" % (error.strerror, error.filename)
+        if self.coverage.trouble:  # what is open and what was withheld is not known: each turn would be called missing
             self.coverage.state = "not-checked"
-            self.coverage.trouble = str(error) if isinstance(error, StateError) else "%s: %s" % (error.strerror, error.filename)
         self.session = self.checkpoint.session or Request(path).session
         self.open = {turn_mark(turn.key, text_hash(turn.text)) for turn in self.checkpoint.turns}
         self.messages = list(message_marks(self.checkpoint.turns).values())  # open ones that came from Stop
@@ -10194,7 +10237,7 @@ class Check:
         self.growing = False  # what was not captured yet will be
 
     def run(self, evidence: Evidence) -> Coverage:
-        """Read the transcript from its first byte and look for every prompt and answer; where it is gone or was replaced, receipts speak."""
+        """Read the transcript from its first byte and look for every prompt and answer; where it is gone or replaced, receipts speak."""
         coverage = self.coverage
         if coverage.state == "not-checked":
             return coverage
@@ -10202,14 +10245,13 @@ class Check:
         lost: list[Turn] = []
         if status is not None:
             coverage.bytes = status.st_size
-            self.growing = self.checkpoint.state == "open" and bool(self.checkpoint.path) or status.st_mtime > now() - DEAD_SECONDS
+            is_live = self.checkpoint.state == "open" and self.checkpoint.path != ""
+            self.growing = is_live or status.st_mtime > now() - DEAD_SECONDS
             lost = [turn for turn in self._turns() if self._look(turn, evidence) == "missing"]
         else:
             coverage.turns["open"] = sum(turn.is_spoken for turn in self.checkpoint.turns)
         if lost or status is None or self.checkpoint.generation:
             self._ask_receipts(lost, evidence, status is None)
-        elif coverage.turns["edited"]:
-            coverage.state = "edited"
         return coverage
 
     def _turns(self) -> Iterator[Turn]:
@@ -10236,12 +10278,11 @@ class Check:
 
     def _find(self, turn: Turn, evidence: Evidence) -> str:
         mark = turn_mark(turn.key, text_hash(turn.text))
-        if mark in evidence.twice:
-            return "repeated"
-        if mark in evidence.stored:
-            return "stored" if evidence.stored[mark] == self.session else "duplicate"
-        if mark in evidence.waiting:
-            return "waiting"
+        place = evidence.place(mark)
+        if place == "stored" and evidence.stored[mark] != self.session:
+            return "duplicate"
+        if place:
+            return place
         if mark in self.open:
             return "open"
         if turn.whole and self._came_early(turn, evidence):
@@ -10254,7 +10295,9 @@ class Check:
 
     def _came_early(self, turn: Turn, evidence: Evidence) -> bool:
         """Whether the answer was kept as Stop told it; each such message accounts for one line."""
-        for digest in turn.whole if turn.line not in self.early else ():
+        if turn.line in self.early:
+            return True
+        for digest in turn.whole:
             places = evidence.messages.get((self.session, digest))
             if places:
                 self.early[turn.line] = places.pop()
@@ -10266,7 +10309,7 @@ class Check:
     def _why_unread(self, turn: Turn) -> str:
         """What becomes of a turn behind all that was captured."""
         if turn.cwd not in self.off:
-            self.off[turn.cwd] = turn.cwd in self.checkpoint.off_folders or bool(turn.cwd) and switched_off(turn.cwd)
+            self.off[turn.cwd] = turn.cwd != "" and (turn.cwd in self.checkpoint.off_folders or switched_off(turn.cwd))
         if self.consent is None or self.consent.covers(turn.at) or self.checkpoint.off or self.off[turn.cwd]:
             return "withheld"
         return "open" if self.growing else "missing"
@@ -10283,22 +10326,34 @@ class Check:
                 _add_range(coverage.gaps, turn.start, turn.end)
         ours = list(evidence.receipts.of(self.key))
         intact = {receipt.get("id") for receipt in ours if receipt.get("file") in evidence.files}
-        for receipt in ours if gone or self.checkpoint.generation else ():
-            if receipt.get("outcome") in ("stored", "forgotten"):
-                self._speak_for(receipt, receipt.get("id") in intact, evidence)
-        other = any(receipt.get("parser", PARSER_VERSION) != PARSER_VERSION for receipt in ours)
-        coverage.state = ("source-gone" if gone else "other-parser" if coverage.turns["missing"] and other else "missing" if coverage.turns["missing"]
-                          else "edited" if coverage.turns["edited"] else "rewritten" if self.checkpoint.generation else "ok")
+        if gone or self.checkpoint.generation:
+            for receipt in ours:
+                if receipt.get("outcome") in ("stored", "forgotten"):
+                    self._speak_for(receipt, receipt.get("id") in intact, evidence)
+        is_older = any(receipt.get("parser", PARSER_VERSION) != PARSER_VERSION for receipt in ours)
+        coverage.state = self._state(gone, is_older)
+
+    def _state(self, gone: bool, is_older: bool) -> str:
+        """What the counts say; `is_older`: another version's parser read some of it."""
+        if gone:
+            return "source-gone"
+        if self.coverage.turns["missing"]:
+            return "other-parser" if is_older else "missing"
+        if self.coverage.turns["edited"]:
+            return "edited"
+        return "rewritten" if self.checkpoint.generation else "ok"
 
     def _speak_for(self, receipt: dict[str, Any], intact: bool, evidence: Evidence) -> None:
         """Count the turns of a receipt that the file does not hold any more. A gap is the range of their segment."""
+        names = evidence.graves.names
         for key, digest in receipt_turns(receipt):
             if key in self.met:
                 continue
             self.met.add(key)
-            mark, names = turn_mark(key, digest), evidence.graves.names
-            found = ("repeated" if mark in evidence.twice else "stored" if mark in evidence.stored else "waiting" if mark in evidence.waiting
-                     else "forgotten" if key.rsplit("/", 1)[0] in names or digest in names else "missing" if intact else "edited")
+            found = evidence.place(turn_mark(key, digest))
+            if not found:
+                is_forgotten = key.rsplit("/", 1)[0] in names or digest in names
+                found = "forgotten" if is_forgotten else "missing" if intact else "edited"
             self.coverage.turns[found] += 1
             where = receipt.get("bytes")
             if found in ("repeated", "missing") and isinstance(where, list):
@@ -10306,16 +10361,20 @@ class Check:
 
 
 def named_transcripts(home: Home, paths: list[str]) -> list[str]:
-    """The transcripts in the files and folders that a person named, also those that are gone and that a checkpoint knows. Raises StateError."""
-    gone = [os.path.realpath(path) for path in paths if not os.path.exists(path) and os.path.exists(checkpoint_path(home, transcript_key(path)))]
-    here = [path for path in paths if os.path.realpath(path) not in gone]
+    """The transcripts in the files and folders that a person named, also those that are gone and have a checkpoint. Raises StateError."""
+    here, gone = [], []
+    for path in paths:
+        is_gone = not os.path.exists(path) and os.path.exists(checkpoint_path(home, transcript_key(path)))
+        (gone if is_gone else here).append(path)
     found = sorted(path for path, _ in find_transcripts(home, here)) if here else []
-    return found + gone
+    return found + [os.path.realpath(path) for path in gone]
 
 
 def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
-    """Every transcript that was captured or that should have been -> its key. Of a checkpoint that may not be read, and whose transcript is not
-    among Claude's, the checkpoint's own path stands for it."""
+    """Every transcript that was captured or that should have been -> its key.
+
+    The path of a checkpoint that may not be read stands for its transcript, where that is not among Claude's.
+    """
     found: dict[str, str] = {}
     closed: set[str] = set()  # the keys of checkpoints that may not be read
     for key in checkpoint_keys(home):
@@ -10326,8 +10385,8 @@ def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
             found[str(stored.get("path"))] = transcript_key(str(stored.get("path")))
     for path in transcripts(home):
         key, status = transcript_key(path), regular_file(path)
-        due = consent is not None and status is not None and status.st_mtime >= consent.capture_at
-        if key in closed or due and not (stored_checkpoint(home, key) or {}).get("own"):
+        is_due = consent is not None and status is not None and status.st_mtime >= consent.capture_at
+        if key in closed or is_due and not (stored_checkpoint(home, key) or {}).get("own"):
             found[os.path.realpath(path)] = key
             closed.discard(key)
     found.update((checkpoint_path(home, key), key) for key in sorted(closed))
@@ -10345,7 +10404,8 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
         tell(len(found), len(targets))
     # a hook or a drain may have moved turns while we looked: again, in the order in which they move, from checkpoint to spool to memory
     doubtful = [Check(home, path, targets[path], consent) for path, coverage in found.items() if coverage.turns["missing"]]
-    evidence = Evidence(home) if doubtful else evidence
+    if doubtful:
+        evidence = Evidence(home)
     for check in doubtful:
         found[check.coverage.path] = check.run(evidence)
     return list(found.values())
@@ -10354,8 +10414,14 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
 # ---- settings that can be checked
 
 RANGES: dict[str, tuple[float, float]] = {  # of numbers that are not just 0 or more
-    "quota_max": (1, 1e9), "quota_window": (1, 1e9), "max_results": (1, 50), "recall_units": (0, 9_000), "distiller_seconds": (0.1, 3_600),
-    "vector_weight": (-1, 1), "text_weight": (-1, 1), "min_score": (0, 1),
+    "quota_max": (1, 1e9),
+    "quota_window": (1, 1e9),
+    "max_results": (1, 50),
+    "recall_units": (0, 9_000),
+    "distiller_seconds": (0.1, 3_600),
+    "vector_weight": (-1, 1),
+    "text_weight": (-1, 1),
+    "min_score": (0, 1),
 }
 
 
@@ -10365,8 +10431,8 @@ def known_key(name: str) -> str:
     key = re.sub(r"\Amemhook_", "", name.strip().lower().replace("-", "_"))
     if key in SETTINGS:
         return key
-    near = get_close_matches(key, SETTINGS, 1, 0.6)
-    raise UsageError("no setting %s" % redact(name), ("the nearest is %s; " % near[0] if near else "") + "memhook config list shows all")
+    near = ["the nearest is %s; " % known for known in get_close_matches(key, SETTINGS, 1, 0.6)]
+    raise UsageError("no setting %s" % redact(name), "".join(near) + "memhook config list shows all")
 
 
 def _number_setting(key: str, text: str) -> Any:
@@ -10378,7 +10444,8 @@ def _number_setting(key: str, text: str) -> Any:
             return value
     except (ValueError, OverflowError):
         pass
-    raise UsageError("%s is %s from %g to %g, not %s" % (key, "a whole number" if kind is int else "a number", least, most, redact(text)),
+    wanted = "a whole number" if kind is int else "a number"
+    raise UsageError("%s is %s from %g to %g, not %s" % (key, wanted, least, most, redact(text)),
                      "such as: memhook config set %s %g" % (key, SETTINGS[key]))
 
 
@@ -10386,12 +10453,14 @@ def parse_setting(key: str, text: str) -> Any:
     """The value of a setting that a person wrote, checked. Raises UsageError; a key or password is refused: it belongs into a file."""
     if not isinstance(SETTINGS[key], str):
         return _number_setting(key, text)
-    if key in CHOICES and text not in CHOICES[key]:
-        raise UsageError("%s is %s, not %s" % (key, " or ".join(CHOICES[key]), redact(text)), "memhook config set %s %s" % (key, "|".join(CHOICES[key])))
+    words = CHOICES.get(key)
+    if words and text not in words:
+        raise UsageError("%s is %s, not %s" % (key, " or ".join(words), redact(text)), "memhook config set %s %s" % (key, "|".join(words)))
     if key.endswith("_url"):
         parse_endpoint(text, "embeddings" if key.startswith("embedder") else "chat/completions")
     elif redact_path(text) != text or re.search(r"[\x00-\x1f\x7f]", text):
-        raise UsageError("that looks like a key, or holds control characters", "write the key into a file that you alone can read, and name the file: …_key_file")
+        raise UsageError("that looks like a key, or holds control characters",
+                         "write the key into a file that you alone can read, and name the file: …_key_file")
     if key.endswith("_key_env") and text and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", text):
         raise UsageError("%s is the name of an environment variable" % key, "such as OPENAI_API_KEY")
     return text
@@ -10403,32 +10472,34 @@ LATE_SECONDS = 86_400  # what waits longer than this does not move by itself
 FAILING_STREAK = 3
 SHOWN = 3  # examples in a finding
 
-
-# Each check yields findings: (what is wrong, why it matters, the command or act that mends it). It reads, and changes nothing.
+Finding = tuple[str, str, str]  # what is wrong, why it matters, the command or act that mends it. Each check_x yields some
 
 
 def _newer(home: Home) -> Iterator[str]:
     """The files of ours whose format is newer than this program's."""
-    kept = [("consent.json", home.path("consent.json"), CONSENT_FORMAT)]
-    kept += [("checkpoints/%s.json" % key, checkpoint_path(home, key), CHECKPOINT_FORMAT) for key in checkpoint_keys(home)]
+    kept = [("consent.json", CONSENT_FORMAT)]
+    kept += [("checkpoints/%s.json" % key, CHECKPOINT_FORMAT) for key in checkpoint_keys(home)]
     for state in ("new", "claimed", "dead"):
-        kept += [("spool/%s/%s" % (state, name), home.path("spool", state, name), SEGMENT_FORMAT) for name in list_folder(home.path("spool", state))]
-    for label, path, known in kept:
-        stored = read_json(path)
-        form = stored.get("format") if isinstance(stored, dict) else None
-        if isinstance(form, int) and form > known:
-            yield label
+        kept += [("spool/%s/%s" % (state, name), SEGMENT_FORMAT) for name in list_folder(home.path("spool", state))]
+    for name, known in kept:
+        stored = read_json(home.path(*name.split("/")))
+        version = stored.get("format") if isinstance(stored, dict) else None
+        if isinstance(version, int) and version > known:
+            yield name
 
 
 def _some(names: list[str]) -> str:
     """A few of the names, and how many more there are."""
-    return ", ".join(names[:SHOWN]) + (" and %d more" % (len(names) - SHOWN) if len(names) > SHOWN else "")
+    more = " and %d more" % (len(names) - SHOWN) if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
-def check_formats(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_formats(home: Home) -> Iterator[Finding]:
+    """Files that a newer program wrote."""
     newer = list(_newer(home))
     if newer:
-        yield ("written by a newer memhook than this one (%s): %s" % (VERSION, _some(newer)), "this one leaves such files alone, so what they stand for waits",
+        yield ("written by a newer memhook than this one (%s): %s" % (VERSION, _some(newer)),
+               "this one leaves such files alone, so what they stand for waits",
                "update %s: copy the newer memhook.py there, then run its install" % program_path(home))
 
 
@@ -10438,39 +10509,52 @@ def _dropped(home: Home, settings: Settings) -> bool:
     return bool(record) and settings.original is not None and record.get("left") != file_hash(settings.original)
 
 
-def check_hook_entries(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
+_HOOK_FAULTS = {  # the first word of a hook_fault() -> why it matters
+    "missing": "what these events tell of is not captured, or only later",
+    "doubled": "each turn is captured twice over, for nothing",
+    "stale": "it does nothing, or not what this version would",
+}
+
+
+def check_hook_entries(home: Home, settings: Settings) -> Iterator[Finding]:
     """Hooks in Claude's settings that are missing, dropped, doubled or stale."""
     faults: dict[str, list[str]] = {}  # what is wrong -> events
     for event, fault in hook_faults(home, our_hooks(settings)).items():
         if fault == "missing" and _dropped(home, settings):
             fault = "missing: settings.json was changed since memhook's install, perhaps by another program"
-        faults.setdefault(fault, []).append(event)
-    why = {"missing": "what these events tell of is not captured, or only later", "doubled": "each turn is captured twice over, for nothing",
-           "stale": "it does nothing, or not what this version would"}
-    for fault in filter(None, faults):
-        events = " and ".join(filter(None, (", ".join(faults[fault][:-1]), faults[fault][-1])))
-        yield "hook%s %s %s" % (("s", events, "are " + fault) if faults[fault][1:] else ("", events, "is " + fault)), why[re.split(r"\W", fault)[0]], "memhook install"
+        if fault:
+            faults.setdefault(fault, []).append(event)
+    for fault, events in faults.items():
+        what = "hook %s is %s" % (events[0], fault)
+        if len(events) > 1:
+            what = "hooks %s and %s are %s" % (", ".join(events[:-1]), events[-1], fault)
+        yield what, _HOOK_FAULTS[fault.partition(":")[0]], "memhook install"
 
 
-def check_hook_runs(home: Home, settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """Run each command line as it stands in settings.json; then see that what it starts is memhook, for it is silent where its parts are gone."""
-    commands, fine = dict(reversed(our_hooks(settings))), True
+def _last_line(output: bytes) -> str:
+    return one_line(output.decode("utf-8", "replace").strip().rpartition("\n")[2], 160)
+
+
+def check_hook_runs(home: Home, settings: Settings) -> Iterator[Finding]:
+    """Run each command line as it stands in settings.json; then see that what it starts is memhook: it is silent where a part is gone."""
+    commands = dict(reversed(our_hooks(settings)))
+    all_run = True
     for event, command in commands.items():
         status, out, err = run_quiet(command, home)
         if status or out:
-            fine, last = False, one_line(err.decode("utf-8", "replace").strip().rpartition("\n")[2], 160)
-            yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + last if last else ""),
+            all_run, told = False, _last_line(err)
+            yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + told if told else ""),
                    "Claude Code shows an error, and nothing is captured", "memhook install")
     line = parse_hook(next(iter(commands.values()), None))
-    if not fine or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
+    if not all_run or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
         return
     status, out, _ = run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
-    if status or out.decode("utf-8", "replace").split() != ["memhook", VERSION]:
-        yield ("the installed hooks do not run memhook %s but %s" % (VERSION, one_line(out.decode("utf-8", "replace"), 60) or "nothing that answers"),
+    if status or out.split() != [b"memhook", VERSION.encode()]:
+        yield ("the installed hooks do not run memhook %s but %s" % (VERSION, _last_line(out) or "nothing that answers"),
                "sessions are captured by another version, or not at all", "memhook install")
 
 
-def check_hooks_stand(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_hooks_stand(home: Home) -> Iterator[Finding]:
     """What is wrong with our hooks in Claude's settings, and with what they run."""
     try:
         settings = read_settings(home)
@@ -10483,10 +10567,11 @@ def check_hooks_stand(home: Home) -> Iterator[tuple[str, str, str]]:
 
 def managed_files(home: Home) -> list[str]:
     """The settings that whoever manages this machine may have put there, the strongest last; MEMHOOK_MANAGED_DIR names another folder."""
-    folder = home.environ.get("MEMHOOK_MANAGED_DIR") or {
-        "darwin": "/Library/Application Support/ClaudeCode", "win32": r"C:\Program Files\ClaudeCode"}.get(sys.platform, "/etc/claude-code")
+    places = {"darwin": "/Library/Application Support/ClaudeCode", "win32": r"C:\Program Files\ClaudeCode"}
+    folder = home.environ.get("MEMHOOK_MANAGED_DIR") or places.get(sys.platform, "/etc/claude-code")
     parts = os.path.join(folder, "managed-settings.d")
-    return [os.path.join(folder, "managed-settings.json")] + [os.path.join(parts, name) for name in list_folder(parts) if name.endswith(".json")]
+    single = [os.path.join(parts, name) for name in list_folder(parts) if name.endswith(".json")]
+    return [os.path.join(folder, "managed-settings.json"), *single]
 
 
 def _switch(paths: list[str], name: str) -> tuple[str, Any]:
@@ -10502,7 +10587,14 @@ def _switch(paths: list[str], name: str) -> tuple[str, Any]:
     return found
 
 
-def check_switches(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
+def _covers_hooks(value: Any) -> bool:
+    """Whether a value of strictPluginOnlyCustomization takes hooks from users: true, a list of kinds, or {kind: bool}."""
+    if isinstance(value, dict):
+        return bool(value.get("hooks"))
+    return value is True or isinstance(value, list) and "hooks" in value
+
+
+def check_switches(home: Home, cwd: str) -> Iterator[Finding]:
     """Settings of Claude Code that keep our hooks from running."""
     managed = managed_files(home)
     own = [settings_path(home), os.path.join(cwd, ".claude", "settings.json"), os.path.join(cwd, ".claude", "settings.local.json")]
@@ -10514,18 +10606,22 @@ def check_switches(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
     if value is True:
         yield "allowManagedHooksOnly is set in %s" % path, why, ask + " to allow hooks of users, or to add ours"
     path, value = _switch(managed, "strictPluginOnlyCustomization")
-    if value is True or isinstance(value, list) and "hooks" in value or isinstance(value, dict) and value.get("hooks"):
+    if _covers_hooks(value):
         yield "strictPluginOnlyCustomization covers hooks in %s" % path, why, ask + " to allow hooks outside plugins"
 
 
-def check_transcripts(home: Home, consent: Consent) -> Iterator[tuple[str, str, str]]:
+def check_transcripts(home: Home, consent: Consent) -> Iterator[Finding]:
     """Transcripts that are not captured though they should be, or about to be gone."""
-    late, expiring, past = unread_transcripts(home, consent).values()
-    gone = "Claude Code deletes transcripts after %d days (cleanupPeriodDays); then what was said there is lost" % (cleanup_seconds(home) // 86_400)
+    unread = unread_transcripts(home, consent)
+    late, expiring, past = unread["late"], unread["expiring"], unread["past"]
+    days = cleanup_seconds(home) // 86_400
+    gone = "Claude Code deletes transcripts after %d days (cleanupPeriodDays); then what was said there is lost" % days
     if late and not consent.paused:
         yield ("capture has not fired lately: %d transcripts are newer than their last capture (%s)" % (len(late), _some(late)),
-               "hooks do not run before a folder is trusted, nor after settings were edited in a session that began before; and not in every editor",
-               "memhook drain captures them now; then restart Claude Code, and see whether memhook doctor is content after the next session")
+               "hooks do not run before a folder is trusted, nor after settings were edited in a session that began before;"
+               " and not in every editor",
+               "memhook drain captures them now; then restart Claude Code, and see whether memhook doctor is content"
+               " after the next session")
     if expiring:
         yield "%d transcripts are about to go uncaptured (%s)" % (len(expiring), _some(expiring)), gone, "memhook drain"
     if past:
@@ -10546,23 +10642,33 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
     return found
 
 
-def check_queues(home: Home) -> Iterator[tuple[str, str, str]]:
+def _waited_long(home: Home, box: str) -> int:
+    """How many items of the spool or the outbox have waited for more than a day."""
+    waiting = [regular_file(home.path(box, "new", name)) for name in list_folder(home.path(box, "new"))]
+    return sum(status is not None and now() - status.st_mtime > LATE_SECONDS for status in waiting)
+
+
+def check_queues(home: Home) -> Iterator[Finding]:
     """Dead letters, segments that wait too long, hooks that failed."""
     team = check_team(home)
     yield from team_troubles(team)
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
-        yield "%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory", "memhook drain --retry-dead"
-    for box, what, why, mend in (("spool", "segments have", "the drain does not run, or does not get through", "memhook drain"),
-                                 ("outbox", "candidates for the team have", "the hub does not answer, or nothing is sent", "memhook team outbox --retry")):
-        waiting = [regular_file(home.path(box, "new", name)) for name in list_folder(home.path(box, "new"))]
-        late = sum(status is not None and now() - status.st_mtime > LATE_SECONDS for status in waiting)
-        if late and (box == "spool" or team["joined"]):
-            yield "%d %s waited for more than a day" % (late, what), why, mend
+        yield ("%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory",
+               "memhook drain --retry-dead")
+    late = _waited_long(home, "spool")
+    if late:
+        yield "%d segments have waited for more than a day" % late, "the drain does not run, or does not get through", "memhook drain"
+    late = _waited_long(home, "outbox") if team["joined"] else 0
+    if late:
+        yield ("%d candidates for the team have waited for more than a day" % late, "the hub does not answer, or nothing is sent",
+               "memhook team outbox --retry")
     failed = _failed_hooks(home)
     if failed:
-        yield ("%d captures failed within a day, the last with %s %s" % (len(failed), failed[-1].get("error"), failed[-1].get("where", "")),
-               "what they should have captured waits for the next one", "memhook drain; if it goes on, report %s" % home.path("memhook.log"))
+        last = "%s %s" % (failed[-1].get("error"), failed[-1].get("where", ""))
+        yield ("%d captures failed within a day, the last with %s" % (len(failed), last),
+               "what they should have captured waits for the next one",
+               "memhook drain; if it goes on, report %s" % home.path("memhook.log"))
 
 
 def _whole_home(home: Home) -> list[str]:
@@ -10570,7 +10676,7 @@ def _whole_home(home: Home) -> list[str]:
     return [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
 
 
-def check_modes(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_modes(home: Home) -> Iterator[Finding]:
     """Files of ours that others may read, and key files."""
     keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ("distiller", "embedder")]
     wrong = {}
@@ -10585,11 +10691,12 @@ def check_modes(home: Home) -> Iterator[tuple[str, str, str]]:
                "chmod -R go= %s" % " ".join("'%s'" % path for path in dict.fromkeys(wrong.values())))
 
 
-def check_disk(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_disk(home: Home) -> Iterator[Finding]:
     import shutil
     free = shutil.disk_usage(home.root).free >> 20
     if free < home.setting("disk_low_mb"):
-        yield ("%d MB are free on the disk of %s" % (free, home.root), "a capture that cannot write waits in Claude's transcript, which is deleted some day",
+        yield ("%d MB are free on the disk of %s" % (free, home.root),
+               "a capture that cannot write waits in Claude's transcript, which is deleted some day",
                "make room there; memhook config set disk_low_mb changes when this warns")
 
 
@@ -10610,7 +10717,7 @@ def _index_state(home: Home) -> tuple[int, dict[str, tuple[int, int]]]:
         db.close()
 
 
-def check_index(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_index(home: Home) -> Iterator[Finding]:
     """An index that is damaged, newer, or long behind the store."""
     import sqlite3
     if not os.path.exists(home.path("index.db")):
@@ -10619,7 +10726,8 @@ def check_index(home: Home) -> Iterator[tuple[str, str, str]]:
         form, known = _index_state(home)
     except (sqlite3.Error, TypeError, ValueError) as error:
         if "locked" not in str(error):
-            yield ("the index is damaged (%s)" % one_line(str(error), 80), "searches find nothing until it is made anew; the memories are whole", "memhook reindex")
+            yield ("the index is damaged (%s)" % one_line(str(error), 80),
+                   "searches find nothing until it is made anew; the memories are whole", "memhook reindex")
         return
     if form > INDEX_FORMAT:
         yield "the index was written by a newer memhook", "this one would make it anew at each search", "update %s" % program_path(home)
@@ -10633,9 +10741,10 @@ def check_index(home: Home) -> Iterator[tuple[str, str, str]]:
 
 def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
     """(what is wrong with a model that is switched on, what mends it)."""
+    chosen = home.setting(role)
     if agreed_at(home, role) is None:
-        yield "the %s is set to %s, to which nobody agreed" % (role, home.setting(role)), "memhook config set %s %s" % (role, home.setting(role))
-    if home.setting(role) == "claude" and find_claude(home) is None:
+        yield "the %s is set to %s, to which nobody agreed" % (role, chosen), "memhook config set %s %s" % (role, chosen)
+    if chosen == "claude" and find_claude(home) is None:
         yield "there is no claude on PATH", "put it there, or memhook config set distiller offline"
     try:
         read_key(home, role)
@@ -10643,54 +10752,68 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
         yield "the %s has no key: %s" % (role, key_source(home, role)), "memhook config set %s_key_file FILE" % role
     usage = read_usage(home, role)
     if usage["streak"] >= FAILING_STREAK or role == "embedder" and usage["why"]:
-        yield "the %s is failing: %s (%d times today)" % (role, usage["why"], usage["failures"]), "memhook status tells what is used; memhook %s tries now" % (
-            "distil" if role == "distiller" else "reindex")
+        again = "distil" if role == "distiller" else "reindex"
+        yield ("the %s is failing: %s (%d times today)" % (role, usage["why"], usage["failures"]),
+               "memhook status tells what is used; memhook %s tries now" % again)
 
 
-def check_models(home: Home) -> Iterator[tuple[str, str, str]]:
-    for role, why in (("distiller", "digests stay the offline ones"), ("embedder", "searches go by words only")):
+def check_models(home: Home) -> Iterator[Finding]:
+    """Models that are switched on and do not work."""
+    for role, off, why in (("distiller", "offline", "digests stay the offline ones"), ("embedder", "none", "searches go by words only")):
+        if home.setting(role) == off:
+            continue
         try:
-            for what, mend in _model_faults(home, role) if home.setting(role) not in ("offline", "none") else ():
+            for what, mend in _model_faults(home, role):
                 yield what, why, mend
         except UsageError as error:
             yield "%s: %s" % (role, error), why, error.hint
 
 
-def check_settings(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_settings(home: Home) -> Iterator[Finding]:
     """A config.json that cannot be read, settings that do not exist, values that make no sense."""
     path = home.path("config.json")
     stored = read_json(path)
-    if not isinstance(stored, dict) and os.path.exists(path):
-        yield "%s is not a JSON object" % path, "every setting has its default", "mend it, or remove it"
-    for name, value in stored.items() if isinstance(stored, dict) else ():
+    if not isinstance(stored, dict):
+        if os.path.exists(path):
+            yield "%s is not a JSON object" % path, "every setting has its default", "mend it, or remove it"
+        return
+    for name, value in stored.items():
         try:
             parse_setting(known_key(name), str(value))
         except UsageError as error:
             yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 
 
-def check_access(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_access(home: Home) -> Iterator[Finding]:
     """Files of ours that another user wrote, as `sudo claude` does."""
-    closed = [path for path in _whole_home(home) if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)]
+    closed = []
+    for path in _whole_home(home):
+        needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
+        if os.path.exists(path) and not os.access(path, needed):
+            closed.append(path)
     if closed:
-        yield ("you may not read %s" % _some(closed), "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
+        yield ("you may not read %s" % _some(closed),
+               "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
                "sudo chown -R \"$(id -u):$(id -g)\" '%s'" % home.root)
 
 
-def check_kinds(home: Home) -> Iterator[tuple[str, str, str]]:
+def check_kinds(home: Home) -> Iterator[Finding]:
     """Folders, pipes and the like where a file of ours belongs: a program that copies or syncs may have made them."""
     wrong = []
     for path in _whole_home(home):
-        is_folder = os.path.isdir(path)
-        is_misplaced = is_folder and (path.endswith((".json", ".jsonl", ".log", ".md")) or os.path.dirname(path) == home.path("seen"))
-        if is_misplaced or not is_folder and os.path.exists(path) and not os.path.isfile(path):
+        if os.path.isdir(path):
+            is_wrong = path.endswith((".json", ".jsonl", ".log", ".md")) or os.path.dirname(path) == home.path("seen")
+        else:
+            is_wrong = os.path.exists(path) and not os.path.isfile(path)
+        if is_wrong:
             wrong.append(path)
     if wrong:
-        yield ("%s: a folder, a pipe or a device where memhook keeps a file" % _some(wrong), "it cannot be read or written, and doctor can look no further",
+        yield ("%s: a folder, a pipe or a device where memhook keeps a file" % _some(wrong),
+               "it cannot be read or written, and doctor can look no further",
                "look at what it holds, and move it out of %s" % home.root)
 
 
-def _findings(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
+def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     blind = [*check_access(home), *check_kinds(home)]
     yield from blind
     if blind:
@@ -10708,7 +10831,7 @@ def _findings(home: Home, cwd: str) -> Iterator[tuple[str, str, str]]:
 
 
 def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
-    """Everything that is wrong: [{"what", "why", "mend"}]. Changes nothing: it reads, and runs the hooks' command lines with nothing on stdin."""
+    """Everything that is wrong: [{"what", "why", "mend"}]. It reads, and runs the hooks' command lines on an empty stdin; it changes nothing."""
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
@@ -11139,7 +11262,7 @@ def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> Non
 
 def cmd_verify(home: Home, options: Any) -> int:
     found = verify(home, options.paths, progress("verified"))
-    totals = {name: sum(coverage.turns[name] for coverage in found) for name in Coverage("").turns}
+    totals = {name: sum(coverage.turns[name] for coverage in found) for name in TURN_PLACES}
     unchecked = sum(coverage.state == "not-checked" for coverage in found)
     ok = not totals["missing"] and not totals["repeated"] and not unchecked
     if options.json:
