@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-5a178378c1f702bc30f1dc6686383757cf9a01255d281bb6d22d54e6113e38a8}
+SHA256=${MEMHOOK_SHA256-c585e31a89e43a678d63c55450b7b9f90f6d609b410e0eecf6f7303f36037ba7}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8267,7 +8267,7 @@ def list_candidates(db: Any, caller: Caller, status: str, after: str, limit: int
     return {"candidates": page, "next": page[-1]["id"] if more else ""}
 
 
-_MEMORY = "SELECT id, title, content, by, promoted_by, at AS promoted_at, seq FROM memories WHERE tenant = ?"
+_MEMORY_COLUMNS = "id, title, content, by, promoted_by, at AS promoted_at, seq"
 
 
 def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, Any]:
@@ -8275,42 +8275,47 @@ def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, A
 
     -> {"memories": [...], "tombstones": [{"id", "seq"}], "cursor": to go on from}
     """
-    page, _ = cut_page(list(read_rows(db, _MEMORY + " AND seq > ? ORDER BY seq LIMIT ?", (tenant, cursor, limit))), limit)
-    memories = [row for row in page if row["content"]]  # of what is gone, the text is too
-    tombstones = [{"id": row["id"], "seq": row["seq"]} for row in page if not row["content"]]
+    statement = "SELECT %s, gone FROM memories WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?" % _MEMORY_COLUMNS
+    page, _ = cut_page(list(read_rows(db, statement, (tenant, cursor, limit))), limit)
+    memories, tombstones = [], []
+    for row in page:
+        if row.pop("gone"):
+            tombstones.append({"id": row["id"], "seq": row["seq"]})
+        else:
+            memories.append(row)
     return {"memories": memories, "tombstones": tombstones, "cursor": page[-1]["seq"] if page else cursor}
 
 
 def rarest_words(db: Any, table: str, text: str) -> list[str]:
     """Choose the rarest words of a query, quoted: one, and more while all of them select at most HUB_RANKED memories."""
-    count = "SELECT count(*) FROM (SELECT 1 FROM {0} WHERE {0} MATCH ? LIMIT ?)".format(table)
-    counted = []
+    statement = "SELECT count(*) FROM (SELECT 1 FROM {0} WHERE {0} MATCH ? LIMIT ?)".format(table)
+    counts = {}
     for word in query_words(_whole_text(text))[:24]:
-        number = db.execute(count, (quoted(word), HUB_RANKED)).fetchone()[0]
-        if number:
-            counted.append((number, quoted(word)))
-    telling: list[str] = []
+        counts[quoted(word)] = db.execute(statement, (quoted(word), HUB_RANKED)).fetchone()[0]
+    rarest: list[str] = []
     total = 0
-    for number, phrase in sorted(counted):
-        total += number
-        if telling and total > HUB_RANKED:
+    for phrase in sorted(counts, key=lambda phrase: (counts[phrase], phrase)):
+        total += counts[phrase]
+        if rarest and total > HUB_RANKED:
             break
-        telling.append(phrase)
-    return telling
+        if counts[phrase]:
+            rarest.append(phrase)
+    return rarest
 
 
 def search_memories(db: Any, tenant: str, text: str, limit: int) -> list[dict[str, Any]]:
     """Find the memories of a tenant that have words of `text`, best first; any text is a valid query."""
     table = words_table(db, tenant)
-    telling = rarest_words(db, table, text)
-    if not telling:
+    words = rarest_words(db, table, text)
+    if not words:
         return []
     # the newest of what the words select, then the best of these: a word that every memory has must not cost more than a rare one
     newest = "SELECT rowid, rank FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?".format(table)
     best = "SELECT rowid FROM (%s) ORDER BY rank, rowid LIMIT ?" % newest
+    row_of = "SELECT %s FROM memories WHERE tenant = ? AND number = ? AND NOT gone" % _MEMORY_COLUMNS
     rows: list[dict[str, Any]] = []
-    for (number,) in db.execute(best, (" OR ".join(telling), HUB_RANKED, limit)).fetchall():
-        rows += read_rows(db, _MEMORY + " AND number = ? AND NOT gone", (tenant, number))
+    for (number,) in db.execute(best, (" OR ".join(words), HUB_RANKED, limit)).fetchall():
+        rows += read_rows(db, row_of, (tenant, number))
     return cut_page(rows, limit)[0]
 
 
@@ -8565,7 +8570,7 @@ class Quota:
     def take(self, token: str) -> float:
         """Count one request; -> 0.0, or the seconds to wait where it is one too many, which is not counted."""
         from collections import deque
-        at = time.monotonic()
+        at = time.monotonic()  # a clock that is set must not open or close the window
         with self.lock:
             times = self.times.setdefault(token, deque())
             while times and at - times[0] >= self.window_seconds:
@@ -8989,7 +8994,7 @@ class HubServer:
         self.waiting: dict[HubHandler, None] = {}  # in the order in which they began to wait
 
     def starts_waiting(self, handler: HubHandler) -> None:
-        """Note that a handler waits for its client, so that it can be ended for a new connection, or at the end."""
+        """Note that a handler waits for its client: a new connection may take its place, and it does not outlive the server."""
         self.waiting[handler] = None
         if self.stopping:
             self.hang_up(handler)
