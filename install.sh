@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c585e31a89e43a678d63c55450b7b9f90f6d609b410e0eecf6f7303f36037ba7}
+SHA256=${MEMHOOK_SHA256-f47a37bceaaa8beaac25ca11414eba9e18f308a9e93ed3bb2bba2227c580d195}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -1525,6 +1525,10 @@ class Spool:
         os.replace(temp, os.path.join(target, stem + ".json"))
         sync_folder(target)
 
+    def ready(self, tried: set[str]) -> list[Item]:
+        """What waits and may be tried now, but for the names in `tried`."""
+        return [item for item in self.items("new") if item.not_before <= now() and item.name not in tried]
+
     def claim_all(self, tried: Optional[set[str]] = None) -> Iterator[Item]:
         """Claim one item after the other, oldest name first, until none is left that may be tried now.
 
@@ -1532,7 +1536,7 @@ class Spool:
         """
         tried = set() if tried is None else tried
         while True:
-            ready = [item for item in self.items("new") if item.not_before <= now() and item.name not in tried]
+            ready = self.ready(tried)
             if not ready:
                 return
             for item in ready:
@@ -2864,6 +2868,11 @@ def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(stored, dict):
             yield stored
+
+
+def append_json_lines(path: str, values: list[dict[str, Any]]) -> None:
+    """Append JSON objects, one a line, durably."""
+    append_line(path, b"".join(json.dumps(value, separators=(",", ":")).encode() + b"\n" for value in values))
 
 
 def read_graves(home: Home) -> Graves:
@@ -4648,7 +4657,7 @@ def _indexed_id(home: Home, path: str) -> str:
         return ""
 
 
-def _stored_path(home: Home, path: str) -> str:
+def stored_path(home: Home, path: str) -> str:
     """A path as search shows it: below the store, with slashes."""
     return os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
 
@@ -4668,7 +4677,7 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     first = max(1, first)
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
-    place = _stored_path(home, path)
+    place = stored_path(home, path)
     id = front_id(front) or _indexed_id(home, place)
     return {**front, "id": id, "path": place, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
 
@@ -4699,7 +4708,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     if not known:
         make_folder(os.path.dirname(path), 3)
         write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))
-    return {"id": id, "path": _stored_path(home, path), "title": title, "saved": not known}
+    return {"id": id, "path": stored_path(home, path), "title": title, "saved": not known}
 
 
 # ==== 15. Models ================================================================
@@ -5219,7 +5228,8 @@ def end_family(child: Any, call: str) -> None:
             subprocess.run(["taskkill", "/T", "/F", "/PID", str(child.pid)], stdin=subprocess.DEVNULL, capture_output=True)
         return
     for _ in range(50):
-        left = family(child.pid if child and child.poll() is None else 0, call)
+        runs = child is not None and child.poll() is None
+        left = family(child.pid if runs else 0, call)
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -6182,7 +6192,8 @@ def begins_with(path: str) -> tuple[Optional[float], str]:
         for line, start, _ in read_lines(stream, 0, LEAN_BYTES, True):
             for record in parse_records(line, context):
                 _note_place(record, context)
-            if context.stamp and context.cwd or start > BLOCK_BYTES // 4:
+            told = context.stamp and context.cwd
+            if told or start > BLOCK_BYTES // 4:
                 break
     return context.at, context.cwd
 
@@ -6681,7 +6692,7 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
             sweep(home)
         retry_dead = False
         # an item may have come while we held the lock, and its hook's drain have given up on us
-        if not any(item.not_before <= now() and item.name not in tried for item in spool.items("new")):
+        if not spool.ready(tried):
             break
     done.left = len(spool.items("new"))
     index_new(home)
@@ -6776,7 +6787,7 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     lines = sorted({turn.line for turn in memory.turns})
     grave = Graves(set(turns) | set(lines))
     tombstone = {"at": iso(now()), "memory": id, "turns": turns, "lines": lines}
-    append_line(home.path("tombstones.jsonl"), json.dumps(tombstone, separators=(",", ":")).encode() + b"\n")
+    append_json_lines(home.path("tombstones.jsonl"), [tombstone])
     remove_file(path)
     sync_folder(os.path.dirname(path))
     removed = {
@@ -6801,10 +6812,8 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
             raise BusyError("a drain is running", "try again in a moment")
         receipts = [_forget_file(home, path) for path in paths]
         units = forget_indexed(home)  # last, for it may be in use: then the next search still takes the memories out
-    root = os.path.realpath(home.path("memories"))
     for receipt in receipts:
-        place = os.path.relpath(receipt["path"], root).replace(os.sep, "/")
-        receipt["removed"]["index"] = units.get(place, 0)
+        receipt["removed"]["index"] = units.get(stored_path(home, receipt["path"]), 0)
     return receipts
 
 
@@ -7863,8 +7872,7 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     buried = forgotten_ids(home)
     tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids if id not in buried]
     if tombstones:
-        lines = [json.dumps(tombstone, separators=(",", ":")).encode() + b"\n" for tombstone in tombstones]
-        append_line(home.path("tombstones.jsonl"), b"".join(lines))
+        append_json_lines(home.path("tombstones.jsonl"), tombstones)
     gone = [known.pop(id) for id in ids if id in known]  # also of a tombstone that was noted before: a pull may have ended just after it
     for path in gone:
         remove_file(path)
