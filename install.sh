@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f47a37bceaaa8beaac25ca11414eba9e18f308a9e93ed3bb2bba2227c580d195}
+SHA256=${MEMHOOK_SHA256-ac5d97f22a237d16a0d2147f0e4f0af1330307a1c77e0e23c955130c12231901}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -3112,7 +3112,9 @@ def statements(text: str) -> list[tuple[str, str]]:
         if heading or (plain.endswith((":", "：")) and not listed):
             last = sentences[-1].lower()
             kind, under_heading = _kind_under(last), bool(heading)
-            found += [("", sentence) for sentence in (sentences[:-1] if len(last) < 60 else sentences)]
+            if len(last) < 60:
+                sentences.pop()  # it says nothing but what stands below it
+            found += [("", sentence) for sentence in sentences]
             continue
         if not (listed or under_heading):
             kind = ""
@@ -3255,10 +3257,11 @@ def split_exchanges(turns: list[Turn]) -> list[Exchange]:
             called[turn.text[:COMMAND_CHARS]] = turn.text
         if turn.kind == "rewind":
             exchanges = _before_rewind(exchanges, turn.text)
-        elif turn.kind == "prompt" and (not exchanges or exchanges[-1].turns or not exchanges[-1].prompt):
-            exchanges.append(Exchange(turn.text))
         elif turn.kind == "prompt":
-            exchanges[-1].prompt += "\n" + turn.text  # a part of a long prompt, or said at once after it
+            if exchanges and exchanges[-1].prompt and not exchanges[-1].turns:
+                exchanges[-1].prompt += "\n" + turn.text  # a part of a long prompt, or said at once after it
+            else:
+                exchanges.append(Exchange(turn.text))
         else:
             if not exchanges:
                 exchanges.append(Exchange(""))
@@ -3468,14 +3471,15 @@ def _error_of(turn: Turn) -> str:
 
 
 def _resolution(answers: list[str]) -> str:
-    """What the answers after a problem say of its cause and its cure."""
+    """What the answers after a problem say of its cause and its cure; where they say nothing of it, how the first one begins and ends."""
     fixes = [sentence for answer in answers for _, sentence in cued(answer, "fix") if not sentence.endswith(("?", "？", ":", "："))]
     told = [[sentence for _, sentence in statements(answer) if _tells(sentence)] for answer in answers]
-    plain = next((sentences for sentences in told if (fixes[0] in sentences if fixes else sentences)), [])
-    if len(fixes) == 1 and plain:  # what the cause is follows where it is announced; else the last sentence is what was done
-        fixes += plain[plain.index(fixes[0]) + 1:][:1]
-    chosen = fixes[:1] + fixes[-1:] or plain[:1] + plain[-1:]
-    return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in chosen))
+    if not fixes:
+        fixes = next((sentences for sentences in told if sentences), [])
+    elif len(fixes) == 1:  # what the cause is follows where it is announced; else the last sentence is what was done
+        around = next((sentences for sentences in told if fixes[0] in sentences), fixes)
+        fixes += around[around.index(fixes[0]) + 1:][:1]
+    return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in fixes[:1] + fixes[-1:]))
 
 
 def _problems(exchanges: list[Exchange]) -> list[str]:
@@ -3545,7 +3549,8 @@ def distil(turns: list[Turn], title: str) -> Digest:
     digest.summary = _outcome([answer for exchange in exchanges for answer in exchange.answers], 320) or gist(first, 320)
     digest.exchanges = _unique([_outline(exchange) for exchange in exchanges if exchange.turns or len(exchange.prompt) > 30], 12)
     kept = [turn for exchange in exchanges for turn in exchange.turns]
-    decided = dict(list(_accepted(exchanges).items())[-_ITEMS:] + [(item, item) for item in _find(exchanges, "decision")])
+    decided = dict(list(_accepted(exchanges).items())[-_ITEMS:])
+    decided.update((item, item) for item in _find(exchanges, "decision"))
     taken_back = _overtaken(decided, "decision", exchanges)
     digest.decisions = [item for item in decided if item not in taken_back][:12]
     digest.patterns = _find(exchanges, "pattern", asked="order")
@@ -3581,7 +3586,7 @@ def render_digest(digest: Digest) -> str:
 # Job:      a SQLite copy of the store that can be searched; as the Markdown is now, not as it was.
 # Promise:  derived: delete it and it comes back. Nothing is only here but the embedding cache, which costs time to rebuild.
 # Not:      ranking (Search). A store without an index can still be read, only slower.
-# Calls:    open_index() -> sync() -> the tables; drop() and forget with it when a memory goes
+# Calls:    open_index() -> sync() -> the tables; remove() when a memory goes
 # On error: IndexUnavailable where another process holds the database too long; a damaged or newer file is rebuilt.
 
 INDEX_FORMAT = 3
@@ -3692,7 +3697,9 @@ def telling_words(words: list[str]) -> list[str]:
     lower = [word.lower() for word in words]
     shares = {language: sum(word in stop_words for word in lower) for language, stop_words in _STOP_WORDS.items()}
     language = max(shares, key=lambda name: shares[name])  # English, which comes first, where there are as many of it
-    stop_words = _STOP_WORDS["en"] | (_STOP_WORDS[language] if shares[language] > 1 else frozenset())
+    stop_words = set(_STOP_WORDS["en"])
+    if shares[language] > 1:
+        stop_words |= _STOP_WORDS[language]
     return [word for word in words if word.lower() not in stop_words]
 
 
@@ -3899,7 +3906,7 @@ def placeholders(count: int) -> str:
 
 
 class Index:
-    """The open database. Use open_index(); close() or a with statement ends it."""
+    """The open database, from open_index(); a with statement closes it."""
 
     def __init__(self, home: Home, db: Any, full_text: bool, read_only: str = "") -> None:
         self.db = db
@@ -3997,7 +4004,7 @@ class Index:
         rows = self.db.execute("SELECT path FROM files WHERE substr(memory, 1, ?) = ? ORDER BY path", (len(name), name))
         return [path for (path,) in rows]
 
-    def id_of(self, path: str) -> str:
+    def memory_at(self, path: str) -> str:
         """The id of the memory at a path, as the store is now; "" where there is none."""
         self.refresh()
         row = self.db.execute("SELECT memory FROM files WHERE path = ?", (path,)).fetchone()
@@ -4652,7 +4659,7 @@ def find_memory(home: Home, name: str) -> str:
 def _indexed_id(home: Home, path: str) -> str:
     """The id that search shows for a file that has none of its own; "" where the index cannot be asked: the file can still be read."""
     try:
-        return with_index(home, lambda index: index.id_of(path))
+        return with_index(home, lambda index: index.memory_at(path))
     except IndexUnavailable:
         return ""
 
