@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-ac5d97f22a237d16a0d2147f0e4f0af1330307a1c77e0e23c955130c12231901}
+SHA256=${MEMHOOK_SHA256-fe5f78038e05f2d5e4a8937575fdd918697030f97efd52b05018946e32c44f0c}
 
 tell() { printf '%s\n' "$*" >&2; }
 

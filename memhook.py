@@ -6363,9 +6363,14 @@ class Import:
         self.group = []
 
     def run(self, found: list[tuple[str, os.stat_result]], tell: Callable[[int, int], None]) -> dict[str, int]:
-        """Capture them all, while a drain turns what was captured into memories."""
+        """Capture them all, while a drain turns what was captured into memories.
+
+        Raises StateError where the consent is withdrawn meanwhile, OSError where the disk is full, read-only, or the home gone.
+        """
         try:
             for number, (path, status) in enumerate(found, 1):
+                if read_consent(self.home) is None:
+                    raise StateError("memhook was uninstalled while the import ran", "the rest was not imported")
                 self.report["transcripts"] += 1
                 self.report["bytes"] += status.st_size
                 self.take(path)
@@ -6386,7 +6391,7 @@ class Import:
 
     def wake_drain(self, least: int) -> None:
         """Start a drain if so many segments wait for one and none runs."""
-        if self.undrained >= least:
+        if self.undrained >= least and os.path.isdir(self.home.root):  # it may have been purged while we worked
             with Lock(self.home.path("drain.lock")) as lock:
                 idle = lock.acquire()
             if idle:

@@ -330,3 +330,19 @@ def test_a_secret_in_the_name_of_a_transcript_reaches_no_memory(box):
     kept = {path: path.read_bytes() for path in box.home.rglob("*") if path.is_file() and path.parent.name != "checkpoints"}  # that one must find the file
     assert [path.name for path in kept if secret.encode() in kept[path] or secret in path.name] == []
     assert box.run("verify", folder).returncode == 0
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_an_import_ends_where_the_consent_is_withdrawn_meanwhile(box, purged):
+    for number in range(3):
+        past(box, "old-%d" % number)
+
+    def withdraw(done, total):
+        memhook.uninstall_and_erase(box.api, lambda text: None) if purged else memhook.uninstall(box.api, lambda text: None)
+
+    consent = memhook.read_consent(box.api)
+    importing = memhook.Import(box.api, consent, True)
+    with pytest.raises(memhook.StateError, match="uninstalled"):
+        importing.run(memhook.find_transcripts(box.api, []), withdraw)
+    assert importing.report["transcripts"] == 1 and box.home.exists() is not purged
+    assert purged or memhook.Spool(box.api.path("spool")).counts()["new"] == 0, "nor was the one put into the spool that was read before"

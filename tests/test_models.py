@@ -859,6 +859,19 @@ def test_a_drain_that_waits_for_a_model_leaves_nothing_behind_a_purge(box, serve
     assert not box.home.exists()
 
 
+def test_a_drain_that_waits_for_claude_leaves_nothing_behind_a_purge_either(box):
+    go_on = box.root / "go on"
+    claude = Claude(box, "while '-p' in sys.argv and not os.path.exists(%r): time.sleep(0.01)\nresult(ANSWER)" % str(go_on))
+    agree(box, "distiller", distiller="claude", distiller_seconds=60)
+    spool(box)
+    process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=box.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: claude.calls, "the call")
+    purge(box)
+    go_on.touch()
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
+    assert not box.home.exists()
+
+
 @pytest.mark.parametrize("role, answer", ROLES)
 def test_beside_what_a_person_keeps_in_the_home_nothing_is_left_either(box, serve, role, answer):
     (box.home / "notes.txt").write_text("mine")
