@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-fe5f78038e05f2d5e4a8937575fdd918697030f97efd52b05018946e32c44f0c}
+SHA256=${MEMHOOK_SHA256-2abe7b9e26f43f29259ad0be4ac287e17d91d5d6e90bd21bf1f34d363219645f}
 
 tell() { printf '%s\n' "$*" >&2; }
 
