@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2abe7b9e26f43f29259ad0be4ac287e17d91d5d6e90bd21bf1f34d363219645f}
+SHA256=${MEMHOOK_SHA256-1d41eac665cb1c25b150f83736533265cf45e2ddb4157682f245cb21bc31962b}
 
 tell() { printf '%s\n' "$*" >&2; }
 

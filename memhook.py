@@ -7447,13 +7447,18 @@ def receipts_bytes(home: Home) -> int:
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
+def read_candidate(spool: Spool, state: str, item: Item) -> dict[str, Any]:
+    """Read an item of the outbox; {} where it is damaged."""
+    stored = read_json(os.path.join(spool.root, state, item.name))
+    return stored if isinstance(stored, dict) else {}
+
+
 def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
-    """List the outbox as (item, state, candidate), state after state, the oldest of each first; a candidate that cannot be read is {}."""
+    """List the outbox as (item, state, candidate), state after state, the oldest of each first."""
     spool = Spool(home.path("outbox"))
     for state in states:
         for item in spool.items(state):
-            stored = read_json(os.path.join(spool.root, state, item.name))
-            yield item, state, stored if isinstance(stored, dict) else {}
+            yield item, state, read_candidate(spool, state, item)
 
 
 def ask_identity(url: str, token: str) -> dict[str, str]:
@@ -7645,24 +7650,9 @@ class Sent:
         self.left = 0
 
 
-def parse_candidate(data: bytes) -> dict[str, Any]:
-    """Take an outbox item apart. Raises Poison for what is no candidate."""
-    try:
-        candidate = json.loads(data.decode("utf-8"))
-        if not all(isinstance(candidate[name], str) for name in ("id", "title", "content")):
-            raise Poison("not a candidate")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Poison("not a candidate: %s" % type(error).__name__)
-    return candidate
-
-
 def put_aside(home: Home, spool: Spool, item: Item, reason: str) -> str:
     """Move a claimed candidate to dead/, its reason with it; only `team outbox --retry` brings it back."""
-    path = os.path.join(spool.root, "claimed", item.name)
-    stored = read_json(path)
-    if not isinstance(stored, dict):
-        stored = {}
-    write_json(path, {**stored, "reason": reason})
+    write_json(os.path.join(spool.root, "claimed", item.name), {**read_candidate(spool, "claimed", item), "reason": reason})
     spool.bury(item)
     log(home, "candidate-refused", item=item.stem, status=reason[:3])
     return reason
@@ -7674,12 +7664,12 @@ def send_item(home: Home, link: HubLink, item: Item, state: dict[str, Any]) -> t
     Raises Halt where nothing more can be sent; the item is back in new/ then, and `state` has what keeps the next sending back.
     """
     spool = Spool(home.path("outbox"))
+    candidate = read_candidate(spool, "claimed", item)
+    proposal = {name: candidate.get(name) for name in ("id", "title", "content")}
+    if not all(isinstance(text, str) for text in proposal.values()):
+        return item.stem, put_aside(home, spool, item, "not a candidate")
     try:
-        candidate = parse_candidate(spool.read(item))
-    except Poison as error:
-        return item.stem, put_aside(home, spool, item, str(error))
-    try:
-        answer = link.ask("POST", "/api/candidates", {name: candidate[name] for name in ("id", "title", "content")})
+        answer = link.ask("POST", "/api/candidates", proposal)
     except HubDown as error:
         spool.release(item, counts=False)
         raise Halt(str(error))
@@ -7766,21 +7756,17 @@ def retry_outbox(home: Home) -> Sent:
 
 def read_stored(home: Home, start: int) -> tuple[list[str], int]:
     """Read the ids of the memories that receipts from byte `start` on tell of; -> (ids, the byte after the last whole line)."""
-    found = []
-    end = start
-    with open(home.path("receipts.jsonl"), "rb") as stream:
-        stream.seek(start)
-        for line in stream:
-            if not line.endswith(b"\n"):
-                break
-            end += len(line)
-            try:
-                receipt = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(receipt, dict) and receipt.get("outcome") == "stored":
-                found.append(str(receipt.get("id")))
-    return found, end
+    data = (read_file(home.path("receipts.jsonl")) or b"")[start:]
+    whole = data[:data.rfind(b"\n") + 1]
+    ids = []
+    for line in whole.split(b"\n"):
+        try:
+            receipt = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(receipt, dict) and receipt.get("outcome") == "stored":
+            ids.append(str(receipt.get("id")))
+    return ids, start + len(whole)
 
 
 def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
@@ -7809,8 +7795,7 @@ def propose_new(home: Home, team: Team) -> None:
         end = size
         if home.setting("team_propose") == "auto" and state["receipts"] < size:
             ids, end = read_stored(home, state["receipts"])
-            if ids:
-                enqueue_memories(home, team, ids)
+            enqueue_memories(home, team, ids)
         state["receipts"] = end
         write_team_state(home, state)
 
@@ -8535,16 +8520,12 @@ class Audit:
                 self.find("candidate %s is %s, but its receipts say %s" % (id, status, said))
         for id in left:
             self.find("candidate %s has receipts but is gone" % id)
-        for id, content in self.db.execute("SELECT id, content FROM candidates WHERE tenant = ?", (self.tenant,)):
-            if id in self.hashes:
-                self.compare_text(id, content, "inbox")
-        for id, content in self.db.execute("SELECT id, content FROM memories WHERE tenant = ? AND NOT gone", (self.tenant,)):
-            self.compare_text(id, content, "memory")
-
-    def compare_text(self, id: str, content: Any, where: str) -> None:
-        """Check a text against the hash that its receipts have."""
-        if self.hashes.get(id) != file_hash(str(content).encode("utf-8", "replace")):
-            self.find("the text of %s in the %s is not what its receipts say" % (id, where))
+        texts = ("SELECT id, content, 'inbox' FROM candidates WHERE tenant = ?"
+                 " UNION ALL SELECT id, content, 'memory' FROM memories WHERE tenant = ? AND NOT gone")
+        for id, content, where in self.db.execute(texts, (self.tenant, self.tenant)):
+            unknown = where == "inbox" and id not in self.hashes  # it came without an intake, and no receipt speaks of it
+            if not unknown and self.hashes.get(id) != file_hash(str(content).encode("utf-8", "replace")):
+                self.find("the text of %s in the %s is not what its receipts say" % (id, where))
 
     def against(self, anchor: dict[str, Any]) -> None:
         """Check an anchor that was written of this chain."""

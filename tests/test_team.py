@@ -460,9 +460,10 @@ def test_a_damaged_item_is_put_aside_and_the_others_are_sent(hub, wired, tenant)
     new = member.home / "outbox" / "new"
     for name, data in (("0000000000001-a.json", b"{"), ("0000000000002-b.json", b"[]"), ("0000000000003-c.json", b'{"id": 1}'), ("0000000000004-d.json", b"[" * 100_000)):
         (new / name).write_bytes(data)
+    os.symlink("nowhere", new / "0000000000005-e.json")
     member.drain()
     assert list(hub.statuses(tenant)) == ["Use cents."]
-    assert [entry["state"] for entry in member.outbox()] == ["refused"] * 4
+    assert [entry["state"] for entry in member.outbox()] == ["refused"] * 5
 
 
 def test_the_same_memory_proposed_while_it_waits_waits_once(hub, wired, tenant):
