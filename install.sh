@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1d41eac665cb1c25b150f83736533265cf45e2ddb4157682f245cb21bc31962b}
+SHA256=${MEMHOOK_SHA256-862462d1afb2c3e4c2390bd74e88f6570c01e03880773d60d3c0176ed34a4aa8}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -519,14 +519,16 @@ CHOICES: dict[str, tuple[str, ...]] = {  # the settings that are one of a few wo
 class Home:
     """The folders of one installation."""
 
-    __slots__ = ("root", "config", "environ")
+    __slots__ = ("root", "config", "environ", "user")
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
-        user = os.path.expanduser("~") if os.name == "nt" else environ.get("HOME") or os.path.expanduser("~")
-        self.config = os.path.abspath(environ.get("CLAUDE_CONFIG_DIR") or os.path.join(user, ".claude"))  # Claude's folder
+        self.user = environ.get("HOME") or os.path.expanduser("~")  # the person's own folder
+        if os.name == "nt":
+            self.user = os.path.expanduser("~")  # HOME is some Unix shell's there
+        self.config = os.path.abspath(environ.get("CLAUDE_CONFIG_DIR") or os.path.join(self.user, ".claude"))  # Claude's folder
         root = environ.get("MEMHOOK_HOME")
-        self.root = os.path.abspath(re.sub("^~(?=/|$)", lambda match: user, root)) if root else os.path.join(self.config, "memhook-data")
+        self.root = os.path.abspath(re.sub("^~(?=/|$)", lambda match: self.user, root)) if root else os.path.join(self.config, "memhook-data")
 
     def path(self, *parts: str) -> str:
         """A place in the home: path("spool") and so on."""
@@ -4894,6 +4896,7 @@ class HttpCall:
         return self.answer
 
     def _run(self) -> None:
+        """What the thread does: leave an answer or an error."""
         from http.client import HTTPException
         try:
             self.answer = self._post()
@@ -4904,6 +4907,7 @@ class HttpCall:
             self.error = ModelFailed("no use of the endpoint (%s)" % type(error).__name__)
 
     def _post(self) -> Any:
+        """The answer's JSON. Raises ModelFailed, and whatever a connection raises."""
         self.connection = connect(self.endpoint, self.seconds + 1)  # the deadline comes first, and says what it was
         self.connection.request("POST", self.endpoint.path, self.body, self.headers)
         response = self.connection.getresponse()
@@ -5219,7 +5223,7 @@ def family(root: int, call: str) -> set[int]:
     """The pids of a child (0: it has ended), of all that descend from it or share its session, and of all that carry its mark."""
     table = process_table()
     found, size = {root} & table.keys(), -1
-    while root and size < len(found):
+    while root and size < len(found):  # a round that adds none was the last; of 0, the kernel's own would be taken for children
         size = len(found)
         found |= {pid for pid, (parent, session) in table.items() if parent in found or session == root}
     marked = {pid for pid in table if _carries(pid, call)}
@@ -5319,8 +5323,7 @@ def no_digest(text: str) -> ModelFailed:
 def find_claude(home: Home) -> Optional[str]:
     """The person's claude: on PATH, else where its installers put it, for an editor's PATH is often shorter."""
     import shutil
-    user = home.environ.get("HOME") or os.path.expanduser("~")
-    places = [os.path.join(user, ".local", "bin"), os.path.join(home.config, "local"), "/opt/homebrew/bin", "/usr/local/bin"]
+    places = [os.path.join(home.user, ".local", "bin"), os.path.join(home.config, "local"), "/opt/homebrew/bin", "/usr/local/bin"]
     if home.environ.get("PATH"):
         places.insert(0, home.environ["PATH"])
     return shutil.which("claude", path=os.pathsep.join(places))
@@ -9563,8 +9566,9 @@ _LAUNCHER_MARK = "# written by memhook install, removed by memhook uninstall\n"
 
 def _launcher_places(home: Home) -> list[str]:
     """Where a `memhook` command may lie."""
-    user = home.environ.get("HOME") or os.path.expanduser("~")
-    return [] if os.name == "nt" else [os.path.join(user, ".local", "bin", "memhook"), os.path.join(user, "bin", "memhook")]
+    if os.name == "nt":
+        return []
+    return [os.path.join(home.user, ".local", "bin", "memhook"), os.path.join(home.user, "bin", "memhook")]
 
 
 def _is_our_launcher(home: Home, path: str) -> bool:
