@@ -1022,7 +1022,7 @@ def test_an_item_of_a_newer_memhook_backs_off_delays_nobody_and_is_buried_at_las
     assert (counts["dead"], counts["left"]) == (1, 0)
     assert_buried(room, talks, [stem + ".json"], counts)
     path = room.home / "spool" / "dead" / (stem + ".json")
-    path.write_bytes(changed(segment))
+    path.write_bytes(changed(segment, turn=(0, "later/0")))
     assert drained(room, "--retry-dead")["stored"] == 1, "after an update"
 
 
