@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-862462d1afb2c3e4c2390bd74e88f6570c01e03880773d60d3c0176ed34a4aa8}
+SHA256=${MEMHOOK_SHA256-03f28f2ec7db3f8afc32e320b96b22550ca776ed61b10353fe2df0b97f0eadd7}
 
 tell() { printf '%s\n' "$*" >&2; }
 

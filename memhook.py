@@ -7583,7 +7583,7 @@ def without_paths(text: str, folders: list[str], listed: list[str]) -> str:
 
     for folder in sorted(folders, key=len, reverse=True):
         if len(folder) > 1:
-            text = text.replace(folder, "…")
+            text = re.sub(r"(?<![\w.~-])%s(?![\w-]|\.\w)" % re.escape(folder), "…", text)
     return re.sub("%s|%s" % (_ADDRESSES, _PATHS), last_name, text)
 
 
@@ -8922,9 +8922,12 @@ class HubHandler(HubRequest):
         self.headers = {}
         for name, _, value in (line.partition(":") for line in lines):
             self.headers.setdefault(name.lower(), []).append(value.strip(" \t"))
-        asked = self.header("connection").lower()
-        self.close_connection = asked == "close" or version == "HTTP/1.0" and asked != "keep-alive"
         self.query = parse_query(query)
+        asked = self.header("connection").lower()
+        if version == "HTTP/1.0":
+            self.close_connection = asked != "keep-alive"
+        else:
+            self.close_connection = asked == "close"
 
     def answer(self) -> None:
         """Decide, read the body, and send what the API says. Raises Problem."""

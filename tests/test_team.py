@@ -208,7 +208,7 @@ def test_no_transcript_cwd_path_private_text_or_secret_enters_the_outbox_or_the_
 
 
 PATHS = {  # what is written -> what of it is shared
-    "/work/acme/src/price.ts": "…/price.ts", "/etc/hosts": "…/hosts", "/data/acme/notes": "…/notes", "cwd:/opt/a/b": "cwd:…/b", "/home/{user}/x": "…/x",
+    "/work/acme/src/price.ts": "…/price.ts", "/work/acme": "…", "/work/acme.": "….", "/work/acme-other/x": "…/x", "/mnt/work/acme/y": "…/y", "/etc/hosts": "…/hosts", "/data/acme/notes": "…/notes", "cwd:/opt/a/b": "cwd:…/b", "/home/{user}/x": "…/x",
     "~/x/y": "…/y", "~ann/x": "…/x", "./run.sh": "…/run.sh", "./configure": "…/configure", "../lib/x": "…/x", "C:\\a\\b.txt": "…/b.txt", "C:/a/b": "…/b",
     "\\\\host\\share\\x": "…/x", "file:///srv/a/b": "…/b", "sqlite:////srv/a.db": "…/a.db", "\"/home/ann/My Files/x y.txt\"": "\"…/x y.txt\"",
     "src/retry/backoff.py:42.": "…/backoff.py:42.", "`src/a.py`": "`…/a.py`", "**src/a.py**": "**…/a.py**", "--out=src/x.py": "--out=…/x.py",
