@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-03f28f2ec7db3f8afc32e320b96b22550ca776ed61b10353fe2df0b97f0eadd7}
+SHA256=${MEMHOOK_SHA256-9fbfc079dde72a7ed9bcb86f152298976eae712243820bb6672be189d66081ad}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9124,14 +9124,17 @@ Why it asks
 # ---- our command lines
 
 
+_HOOK_FORM = "test ! -x {0} || test ! -f {1} || exec {0} -I -S -c {2} {1} {3}"  # interpreter, program, BOOT, subcommand; then the home
+
+
 def hook_command(spec: HookSpec, program: str, interpreter: str, home: str) -> str:
     """The shell line of a hook. It is silent where the interpreter or memhook.py is gone, and has no process of its own.
 
     -I -S: nothing in the working folder, the environment or site-packages changes what runs. `home`: "" for the default.
     """
     import shlex
-    parts = map(shlex.quote, (interpreter, program, BOOT, spec.subcommand))
-    return "test ! -x {0} || test ! -f {1} || exec {0} -I -S -c {2} {1} {3}".format(*parts) + (" " + shlex.quote(home) if home else "")
+    command = _HOOK_FORM.format(*map(shlex.quote, (interpreter, program, BOOT, spec.subcommand)))
+    return "%s %s" % (command, shlex.quote(home)) if home else command
 
 
 class HookLine:
@@ -9170,22 +9173,23 @@ def words_of(command: str) -> tuple[str, ...]:
 def parse_hook(command: Any) -> Optional[HookLine]:
     """The parts of a command line that is ours, wherever it was installed from; None for any other.
 
-    Never by a substring: a foreign hook may name us. Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a person would wire it by hand.
+    Never by a substring: a foreign hook may name us. Two forms: what hook_command writes or wrote, and `python3 …/memhook.py stop`, as a
+    person would wire it by hand.
     """
     if not isinstance(command, str) or "memhook.py" not in command:
         return None
     try:
-        words = list(words_of(command))
+        words = words_of(command)
     except ValueError:
         return None
     if len(words) in (18, 19):
-        line = HookLine(words[3], words[8], words[17], "".join(words[18:]), words[15] == BOOT)
-        form = ["test", "!", "-x", line.interpreter, "||", "test", "!", "-f", line.program, "||", "exec", line.interpreter, "-I", "-S", "-c",
-                words[15], line.program, line.subcommand, *words[18:]]
-        known = words == form and is_boot(words[15])
+        interpreter, program, boot, subcommand, home = words[3], words[8], words[15], words[17], words[18:]
+        form = [word.format(interpreter, program, boot, subcommand) for word in _HOOK_FORM.split()]
+        known = words == (*form, *home) and is_boot(boot)
+        line = HookLine(interpreter, program, subcommand, "".join(home), boot == BOOT)
     elif len(words) == 3:
-        line = HookLine(words[0], words[1], words[2], "", False)
-        known = re.fullmatch(r"(?:.*[\\/])?(?:python[\d.]*|py)(?:\.exe)?", line.interpreter) is not None
+        known = re.fullmatch(r"(?:.*[\\/])?(?:python[\d.]*|py)(?:\.exe)?", words[0]) is not None
+        line = HookLine(*words, "", False)
     else:
         return None
     return line if known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS} else None
@@ -9202,7 +9206,10 @@ def shell_words(home: Home, line: str) -> list[str]:
 
 
 def run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
-    """(exit status, stdout, stderr) of a hook's line or a command, with an empty stdin and our guard set; a status of -1 where it did not end or begin."""
+    """(exit status, stdout, stderr) of a hook's line (str) or a command (list), run with an empty stdin and our guard set.
+
+    The status is -1 where it did not begin, or did not end.
+    """
     import subprocess
     words = shell_words(home, command) if isinstance(command, str) else command
     guarded = {**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"}
@@ -9300,24 +9307,32 @@ class Settings:
         self._check()
 
     def to_bytes(self) -> bytes:
+        """The file as it should be. Raises InstallError."""
         try:
             return self.mark + self.text.encode("utf-8")
         except UnicodeEncodeError:  # of a path of ours: what was there is UTF-8
-            raise InstallError("a folder's name is not UTF-8, so JSON cannot hold the hooks", "install from, and into, folders whose names are UTF-8 (CLAUDE_CONFIG_DIR, MEMHOOK_HOME)")
+            raise InstallError("a folder's name is not UTF-8, so JSON cannot hold the hooks",
+                               "install from, and into, folders whose names are UTF-8 (CLAUDE_CONFIG_DIR, MEMHOOK_HOME)")
 
     @property
     def root(self) -> Span:
+        """The object that is the whole file."""
         start = _skip_space(self.text, 0)
         value, end = json.JSONDecoder().raw_decode(self.text, start)
         return Span(start, end, value)
 
     def member(self, container: Optional[Span], key: str) -> Optional[Span]:
-        return next((span for span in scan(self.text, container) if span.key == key), None) if container else None
+        """The member of an object with this key; None where there is none, or no object."""
+        if container is None:
+            return None
+        return next((span for span in scan(self.text, container) if span.key == key), None)
 
     def hooks(self) -> Optional[Span]:
+        """What stands at "hooks"."""
         return self.member(self.root, "hooks")
 
     def splice(self, start: int, end: int, new: str) -> None:
+        """Replace a part of the text. Every Span from before is worth nothing then."""
         self.text = self.text[:start] + new + self.text[end:]
 
     def _check(self) -> None:
@@ -9325,15 +9340,18 @@ class Settings:
         hint = "mend it (Claude Code ignores all hooks in such a file) and try again; nothing was changed"
         try:
             json.loads(self.text)
-            at, what = next(self._faults(), (-1, ""))
+            at, why = next(self._faults(), (0, ""))
+            where = "line %d" % (self.text.count("\n", 0, at) + 1)
         except json.JSONDecodeError as error:
-            near = self.text[:error.pos + 2].rstrip()
-            likely = "; comments and trailing commas are not JSON" if re.search(r",[\s\]}]*\Z|//?\Z|/\*\Z", near) else ""
-            raise InstallError("%s, line %d, column %d: %s%s" % (self.path, error.lineno, error.colno, error.msg, likely), hint)
-        except (ValueError, RecursionError) as error:  # an integer of more digits than Python takes
-            raise InstallError("%s, line 1: %s" % (self.path, "nested too deeply" if isinstance(error, RecursionError) else error), hint)
-        if what:
-            raise InstallError("%s, line %d: %s" % (self.path, self.text.count("\n", 0, at) + 1, what), hint)
+            where, why = "line %d, column %d" % (error.lineno, error.colno), error.msg
+            if re.search(r",[\s\]}]*\Z|//?\Z|/\*\Z", self.text[:error.pos + 2].rstrip()):
+                why += "; comments and trailing commas are not JSON"
+        except RecursionError:
+            where, why = "line 1", "nested too deeply"
+        except ValueError as error:  # an integer of more digits than Python takes
+            where, why = "line 1", str(error)
+        if why:
+            raise InstallError("%s, %s: %s" % (self.path, where, why), hint)
 
     def _faults(self) -> Iterator[tuple[int, str]]:
         """(place, what is wrong there): what json.loads lets pass and the client does not, and what is no place for hooks."""
@@ -9341,17 +9359,21 @@ class Settings:
             constant = re.compile("NaN|-?Infinity").match(self.text, span.start)
             if constant:
                 yield span.start, "%s is not JSON" % constant.group()
-            keys = [held.key for held in inside] if isinstance(span.value, dict) else []
-            for number, key in enumerate(keys):
-                if key in keys[:number]:
-                    yield inside[number].key_start, "the key %s stands there twice" % json.dumps(key)
+            keys: set[str] = set()
+            for held in inside if isinstance(span.value, dict) else ():
+                if held.key in keys:
+                    yield held.key_start, "the key %s stands there twice" % json.dumps(held.key)
+                keys.add(held.key)
         if not isinstance(self.root.value, dict):
             yield self.root.start, "settings must be an object {…}"
             return
         hooks = self.hooks()
-        if hooks and not isinstance(hooks.value, dict):
+        if hooks is None:
+            return
+        if not isinstance(hooks.value, dict):
             yield hooks.start, '"hooks" must be an object {…}'
-        for event in scan(self.text, hooks) if hooks and isinstance(hooks.value, dict) else []:
+            return
+        for event in scan(self.text, hooks):
             groups = scan(self.text, event) if isinstance(event.value, list) else [event]
             for group in groups:
                 if group is event or not _is_group(group.value):
@@ -9393,16 +9415,19 @@ def _insert(settings: Settings, container: Span, key: Optional[str], value: Any)
     text = settings.text
     line_end, step = _style(text)
     inside = scan(text, container)
-    spread = bool(line_end) and (not inside or "\n" in text[container.start:inside[0].key_start])
-    base = _indent_at(text, inside[-1].key_start) if inside and spread else _indent_at(text, container.start) + step
-    body = json.dumps(value, ensure_ascii=False, indent=step or None) if spread else json.dumps(value, ensure_ascii=False)
-    new = (json.dumps(key) + ": " if key is not None else "") + (body.replace("\n", line_end + base) if spread else body)
-    if inside:
-        settings.splice(inside[-1].end, inside[-1].end, "," + (line_end + base if spread else " ") + new)
-    elif spread:
-        settings.splice(container.start + 1, container.end - 1, line_end + base + new + line_end + _indent_at(text, container.start))
+    new = "" if key is None else json.dumps(key) + ": "
+    if not line_end or inside and "\n" not in text[container.start:inside[0].key_start]:  # all on one line
+        new += json.dumps(value, ensure_ascii=False)
+        before, after = "", ""
     else:
-        settings.splice(container.start + 1, container.end - 1, new)
+        outer = _indent_at(text, container.start)
+        indent = _indent_at(text, inside[-1].key_start) if inside else outer + step
+        new += json.dumps(value, ensure_ascii=False, indent=step).replace("\n", line_end + indent)
+        before, after = line_end + indent, line_end + outer
+    if inside:
+        settings.splice(inside[-1].end, inside[-1].end, "," + (before or " ") + new)
+    else:
+        settings.splice(container.start + 1, container.end - 1, before + new + after)
 
 
 def _remove(settings: Settings, container: Span, number: int) -> None:
@@ -9416,11 +9441,20 @@ def _remove(settings: Settings, container: Span, number: int) -> None:
         settings.splice(container.start + 1, container.end - 1, "")
 
 
+def _our_places(settings: Settings) -> list[tuple[str, int, int, str]]:
+    """(event, number of the group, number in the group, command) of every hook in the settings that is ours."""
+    found = []
+    for event, groups in settings.root.value.get("hooks", {}).items():
+        for group_number, group in enumerate(groups):
+            for number, hook in enumerate(group.get("hooks", [])):
+                if parse_hook(hook.get("command")):
+                    found.append((event, group_number, number, hook["command"]))
+    return found
+
+
 def our_hooks(settings: Settings) -> list[tuple[str, str]]:
     """(event, command) of every hook in the settings that is ours."""
-    listed = [(event, hook.get("command")) for event, groups in settings.root.value.get("hooks", {}).items()
-              for group in groups for hook in group.get("hooks", [])]
-    return [(event, command) for event, command in listed if parse_hook(command)]
+    return [(event, command) for event, _, _, command in _our_places(settings)]
 
 
 def _prune(settings: Settings, event: str, before: Optional[Settings]) -> None:
@@ -9430,37 +9464,16 @@ def _prune(settings: Settings, event: str, before: Optional[Settings]) -> None:
     list_now = settings.member(hooks, event)
     list_then = before.member(had, event) if before else None
     if list_now and list_now.value == []:
-        if list_then and list_then.value == []:
-            settings.splice(list_now.start, list_now.end, before.text[list_then.start:list_then.end])
-        elif not list_then:
+        if list_then is None:
             _remove(settings, hooks, list(hooks.value).index(event))
+        elif list_then.value == []:
+            settings.splice(list_now.start, list_now.end, before.text[list_then.start:list_then.end])
     hooks = settings.hooks()
     if hooks and hooks.value == {}:
-        if had:
-            settings.splice(hooks.start, hooks.end, before.text[had.start:had.end] if had.value == {} else "{}")
-        else:
+        if had is None:
             _remove(settings, settings.root, list(settings.root.value).index("hooks"))
-
-
-def _remove_one(settings: Settings, keep: frozenset[tuple[str, str]], kept: set[tuple[str, str]], empty: Optional[Settings]) -> bool:
-    hooks = settings.hooks()
-    for event in scan(settings.text, hooks) if hooks else []:
-        for number, group in enumerate(scan(settings.text, event)):
-            listed = settings.member(group, "hooks")
-            for place, hook in enumerate(scan(settings.text, listed) if listed else []):
-                named = (event.key, hook.value.get("command"))
-                if parse_hook(named[1]) is None:
-                    continue
-                if named in keep and named not in kept:
-                    kept.add(named)
-                    continue
-                if len(listed.value) > 1:
-                    _remove(settings, listed, place)
-                else:
-                    _remove(settings, event, number)
-                    _prune(settings, event.key, empty)
-                return True
-    return False
+        else:
+            settings.splice(hooks.start, hooks.end, before.text[had.start:had.end] if had.value == {} else "{}")
 
 
 def remove_hooks(settings: Settings, keep: frozenset[tuple[str, str]] = frozenset(), empty: Optional[Settings] = None) -> None:
@@ -9469,8 +9482,20 @@ def remove_hooks(settings: Settings, keep: frozenset[tuple[str, str]] = frozense
     `empty`: the settings before we came: a container that was empty there already stays.
     """
     kept: set[tuple[str, str]] = set()
-    while _remove_one(settings, keep, kept, empty):
-        kept = set()
+    leaving = []
+    for event, group_number, number, command in _our_places(settings):
+        if (event, command) in keep and (event, command) not in kept:
+            kept.add((event, command))
+        else:
+            leaving.append((event, group_number, number))
+    for event, group_number, number in reversed(leaving):  # from the last: the numbers of those before it stay
+        groups = settings.member(settings.hooks(), event)
+        listed = settings.member(scan(settings.text, groups)[group_number], "hooks")
+        if len(listed.value) > 1:
+            _remove(settings, listed, number)
+        else:
+            _remove(settings, groups, group_number)
+            _prune(settings, event, empty)
 
 
 def add_hooks(settings: Settings, wanted: list[tuple[HookSpec, str]]) -> None:
@@ -9537,7 +9562,7 @@ def open_terminal() -> tuple[Any, Any]:
 
 
 def ask_words(question: str, undone: str) -> Optional[str]:
-    """What a person types at the terminal; None where there is none. Raises InstallError with exit status 130, which says what was `undone`, for ^C."""
+    """What a person types at the terminal; None where there is none. Raises InstallError for ^C: exit status 130, and what was `undone`."""
     try:
         shown, typed = open_terminal()
         with shown, typed:
@@ -9558,10 +9583,13 @@ def ask_words(question: str, undone: str) -> Optional[str]:
 def ask_consent(phrase: Optional[str], undone: str = "nothing was installed") -> None:
     """Return if the phrase was given or is typed; raises InstallError otherwise."""
     given = ask_words("Type %s to go on: " % CONSENT_PHRASE, undone) if phrase is None else phrase
-    if given != CONSENT_PHRASE:
-        how = "are %s, in capitals" if (given or "").upper() == CONSENT_PHRASE else "%s were not given"
-        raise InstallError("%s: the words %s" % (undone, how % CONSENT_PHRASE),
-                           'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
+    if given == CONSENT_PHRASE:
+        return
+    if given and given.upper() == CONSENT_PHRASE:
+        fault = "are %s, in capitals" % CONSENT_PHRASE
+    else:
+        fault = "%s were not given" % CONSENT_PHRASE
+    raise InstallError("%s: the words %s" % (undone, fault), 'run it again and type them, or pass --consent "%s"' % CONSENT_PHRASE)
 
 
 _LAUNCHER_MARK = "# written by memhook install, removed by memhook uninstall\n"
@@ -9583,9 +9611,12 @@ def _is_our_launcher(home: Home, path: str) -> bool:
 
 def launcher_path(home: Home) -> str:
     """Where the command `memhook` is to lie; "" where no folder for it is on PATH, or a foreign file of that name lies there."""
-    folders = home.environ.get("PATH", "").split(os.pathsep)
-    path = next((path for path in _launcher_places(home) if os.path.dirname(path) in folders and os.path.isdir(os.path.dirname(path))), "")
-    return "" if os.path.lexists(path) and not _is_our_launcher(home, path) else path
+    on_path = home.environ.get("PATH", "").split(os.pathsep)
+    for path in _launcher_places(home):
+        folder = os.path.dirname(path)
+        if folder in on_path and os.path.isdir(folder):
+            return path if _is_our_launcher(home, path) or not os.path.lexists(path) else ""
+    return ""
 
 
 def write_launcher(home: Home) -> str:
@@ -9606,6 +9637,7 @@ def write_launcher(home: Home) -> str:
 
 
 def remove_launcher(home: Home) -> None:
+    """Remove the command `memhook` of this installation."""
     for path in _launcher_places(home):
         if _is_our_launcher(home, path):
             remove_file(path)
@@ -9664,7 +9696,7 @@ def back_up(home: Home, settings: Settings) -> None:
 
 
 def check_hooks(home: Home) -> None:
-    """Each hook stands exactly once, and its line, run as it stands with an empty stdin, exits 0. Raises InstallError naming those that fail."""
+    """Each hook stands exactly once, and its line, run on an empty stdin, exits 0. Raises InstallError naming those that fail."""
     stands = our_hooks(read_settings(home))
     wrong = []
     for spec, command in wanted_hooks(home):
@@ -9715,7 +9747,10 @@ def _is_our_mcp(home: Home, words: list[str]) -> bool:
     import shutil
     if words[1:] == ["mcp"]:
         return _is_our_launcher(home, shutil.which(words[0], path=home.environ.get("PATH")) or "")
-    return words[1:] == [program_path(home), "mcp"] or len(words) == 7 and words[1:4] == ["-I", "-S", "-c"] and is_boot(words[4]) and _is_program(words[5]) and words[6] == "mcp"
+    if len(words) != 7:
+        return words[1:] == [program_path(home), "mcp"]
+    _, *flags, boot, program, subcommand = words
+    return flags == ["-I", "-S", "-c"] and is_boot(boot) and _is_program(program) and subcommand == "mcp"
 
 
 def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
@@ -9731,6 +9766,7 @@ def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
 
 
 def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
+    """Have Claude forget our MCP server, or say how a person does it."""
     there = mcp_entry(home)
     if there and _is_our_mcp(home, there) and not run_claude(home, "mcp", "remove", "--scope", "user", "memhook"):
         tell("Claude still has the MCP server memhook, which is no more. Remove it:  claude mcp remove --scope user memhook")
@@ -9812,7 +9848,8 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
         check_hooks(home)
         grant_consent(home, "flag" if phrase else "typed")
     backup = settings.path + ".memhook-backup"
-    tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, "; as it was before: " + backup if os.path.exists(backup) else ""))
+    before = "; as it was before: %s" % backup if os.path.exists(backup) else ""
+    tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, before))
     called = write_launcher(home)
     if mcp:
         register_mcp(home, called, tell)
@@ -9844,7 +9881,9 @@ def take_hooks_out(home: Home) -> str:
     settings, record = read_settings(home), read_record(home)
     if settings.original is None:
         return "settings.json is not there"
-    before = Settings(settings.path, record["original"].encode("utf-8")) if record.get("original") else None  # before us, where somebody knows
+    before = None  # the settings before us, where somebody knows
+    if record.get("original"):
+        before = Settings(settings.path, record["original"].encode("utf-8"))
     unchanged = record.get("left") == file_hash(settings.original)
     if unchanged and before:
         settings.mark, settings.text = before.mark, before.text
@@ -9863,17 +9902,27 @@ def take_hooks_out(home: Home) -> str:
 
 def installed_home(home: Home) -> Home:
     """The home that our hooks name, where MEMHOOK_HOME says nothing: it may have been set for the install alone."""
-    lines = [parse_hook(command) for _, command in our_hooks(read_settings(home))]
-    named = [line.home for line in lines if line and line.home and line.program == program_path(home)]
-    return Home({**home.environ, "MEMHOOK_HOME": named[0]}) if named and not home.environ.get("MEMHOOK_HOME") else home
+    if home.environ.get("MEMHOOK_HOME"):
+        return home
+    for _, command in our_hooks(read_settings(home)):
+        line = parse_hook(command)
+        if line and line.home and line.program == program_path(home):
+            return Home({**home.environ, "MEMHOOK_HOME": line.home})
+    return home
+
+
+def _is_installed(home: Home) -> bool:
+    """Whether there is anything for an uninstall to do."""
+    files = [home.path("consent.json"), home.path("install.json"), program_path(home)]
+    files += [path for path in _launcher_places(home) if _is_our_launcher(home, path)]
+    return any(map(os.path.lexists, files)) or bool(our_hooks(read_settings(home)))
 
 
 def uninstall(home: Home, tell: Callable[[str], None]) -> None:
     """Remove hooks, consent and program. Memories stay."""
     import contextlib
     with locked(home) if os.path.isdir(home.root) else contextlib.nullcontext():
-        ours = [home.path("consent.json"), home.path("install.json"), program_path(home), *filter(lambda path: _is_our_launcher(home, path), _launcher_places(home))]
-        there = any(map(os.path.lexists, ours)) or bool(our_hooks(read_settings(home)))
+        there = _is_installed(home)
         outcome = take_hooks_out(home)
         for path in (home.path("consent.json"), home.path("install.json"), settings_path(home) + ".memhook-backup"):
             remove_file(path)
@@ -9893,29 +9942,34 @@ _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a p
 
 def _erase_once(home: Home) -> list[str]:
     import shutil
-    names = list_folder(home.root)
-    for path in (home.path(name) for name in names if _OWN_FILES.fullmatch(name)):
-        shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else remove_file(path)
-    left = [name for name in names if not _OWN_FILES.fullmatch(name)]
+    left = []
+    for name in list_folder(home.root):
+        path = home.path(name)
+        if not _OWN_FILES.fullmatch(name):
+            left.append(name)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            remove_file(path)
     if not left and not os.path.islink(home.root):
         os.rmdir(home.root)
     return left
 
 
 def erase_home(home: Home) -> list[str]:
-    """Remove all that memhook keeps, memories too; -> what is left there, which is none of ours. Only the holder of the drain's lock may call this."""
+    """Remove all that memhook keeps, memories too; -> what is left there, none of it ours. Only for the holder of the drain's lock."""
     import errno
     deadline = time.monotonic() + 5.0
     while True:
         try:
             return _erase_once(home)
-        except OSError as error:  # a hook, or a drain that waited for a model, wrote into a folder while it was emptied: none starts any more
+        except OSError as error:  # a hook, or a drain that waited for a model, wrote meanwhile; none of them starts any more
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or time.monotonic() > deadline:
                 raise
 
 
 def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
-    """uninstall(), then erase_home(). Raises BusyError while a drain works: nothing was done then, for no program would be left to try again."""
+    """uninstall(), then erase_home(). Raises BusyError while a drain works, with nothing done: no program would be left to try again."""
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(30.0):
             raise BusyError("a drain is running: nothing was uninstalled, nothing erased", "try again when it is done")
@@ -10837,7 +10891,7 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
 
 
 def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
-    """Everything that is wrong: [{"what", "why", "mend"}]. It reads, and runs the hooks' command lines on an empty stdin; it changes nothing."""
+    """Everything that is wrong: [{"what", "why", "mend"}]. It reads, and runs the hooks on an empty stdin; nothing changes."""
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
