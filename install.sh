@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9fbfc079dde72a7ed9bcb86f152298976eae712243820bb6672be189d66081ad}
+SHA256=${MEMHOOK_SHA256-1ce200bbf51efda53c45f29d957bdf9bf4981fbe4427107cce2c2922c738fc1e}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8665,8 +8665,8 @@ class Hub:
 class HubRequest:
     """What the API sees of a request; HubHandler fills it in, anew for each.
 
-    command: GET, POST, ...; path: without the query; query: {name: value}; headers: {lower case name: [value]}, read by header(); body: None
-    until all of it has come; caller: None where anybody may ask; route: the function that answers, None where none is found.
+    command: GET, POST, ...; path: without the query; query: {name: value}; headers: {lower case name: [value]}, read by header();
+    body: None until all of it has come; caller: None where anybody may ask; route: the function that answers, None where none is found.
     """
 
     def header(self, name: str) -> str:
@@ -8824,15 +8824,12 @@ def find_route(method: str, path: str) -> tuple[str, Callable[[Hub, HubRequest],
     """Tell who may ask, and what answers. Raises Problem 404, 405, 501."""
     if method not in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
         raise Problem(501, "no method of that name is known here")
-    allowed = []
-    for route_method, pattern, role, function in ROUTES:
-        if re.fullmatch(pattern, path):
-            if route_method == method:
-                return role, function
-            allowed.append(route_method)
-    if allowed:
-        raise Problem(405, "this cannot be done here", Allow=", ".join(allowed))
-    raise Problem(404, "there is nothing here")
+    here = {allowed: (role, function) for allowed, pattern, role, function in ROUTES if re.fullmatch(pattern, path)}
+    if not here:
+        raise Problem(404, "there is nothing here")
+    if method not in here:
+        raise Problem(405, "this cannot be done here", Allow=", ".join(here))
+    return here[method]
 
 
 def admit(hub: Hub, request: HubRequest, address: str) -> int:
@@ -8915,7 +8912,10 @@ class HubHandler(HubRequest):
             self.server.waiting.pop(self, None)
 
     def take_head(self, head: bytes) -> None:
-        """Take a head apart that read_head() has checked: there is nothing left for a mail parser to find, which costs as much as the rest."""
+        """Take a head apart that read_head() has checked. Raises Problem 400.
+
+        There is nothing left for http.server's own parser to find, which is one for mail and costs as much as all the rest.
+        """
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]
         self.command, target, version = first.split(" ")
         self.path, _, query = target.partition("?")
