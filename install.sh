@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1ce200bbf51efda53c45f29d957bdf9bf4981fbe4427107cce2c2922c738fc1e}
+SHA256=${MEMHOOK_SHA256-cc3c7fd2c7a51091406675a93a695cc5dd0a5a1860cb21eac845c533e7517f18}
 
 tell() { printf '%s\n' "$*" >&2; }
 

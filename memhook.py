@@ -35,9 +35,14 @@ Sections (grep -n '^# ====' memhook.py)
     20. MCP
     21. Team
     22. Hub
-    23. Install
-    24. Checkup
-    25. Commands
+    23. Settings
+    24. Install
+    25. Status
+    26. Verify
+    27. Config
+    28. Doctor
+    29. Demo
+    30. Commands
 
 On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
 
@@ -9088,37 +9093,11 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 
 
-# ==== 23. Install ===============================================================
-# Job:      consent, then our hooks into Claude's settings.json; and out again.
-# Promise:  nothing is written before the words are typed; foreign bytes of settings.json stay what they are: edits are splices.
-# Not:      a file that is not strict JSON is refused, unchanged, with the line that is wrong.
-# Calls:    install: read -> plan -> ask -> copy -> back up -> write -> check -> consent.json, last
+# ==== 23. Settings ==============================================================
+# Job:      Claude's settings.json: which hook lines are ours, and how ours come in and go out.
+# Promise:  foreign bytes stay what they are: edits are splices of the text. A file that is not strict JSON is refused, and the line named.
+# Calls:    read_settings -> add_hooks | remove_hooks -> write_settings
 # On error: InstallError; settings.json is the old file or the new one, never half.
-
-
-CONSENT_PHRASE = "I CONSENT"
-DISCLOSURE = """\
-memhook gives Claude Code a memory. Before anything is captured, this is what you agree to.
-
-What it does
-  At the end of each turn and session it reads Claude Code's transcript and keeps, as Markdown files on this machine,
-  everything you and Claude said, one line for each tool call, and error messages (shortened).
-What it does not do
-  It does not keep tool output, images or thinking. It sends nothing anywhere. It runs no model and asks no service.
-  It does not look at sessions from before today, unless you import them.
-Where
-  Everything lies in {home} (readable by you alone).
-  The program is {program}; {count} hooks are added to {settings}, of which a backup is kept.
-  A command `memhook` is put into ~/.local/bin or ~/bin, if one of them is on your PATH.
-Secrets
-  Keys, tokens and passwords are replaced before anything is written; <private>…</private> is never kept.
-  No filter finds everything: do not rely on it for what must never be on this disk.
-How to pause, to stop, to erase
-  memhook pause | resume; a file .memhook-off in a folder, or MEMHOOK_OFF=1, switches memhook off there;
-  memhook uninstall removes the hooks; memhook uninstall --purge also erases all memories.
-Why it asks
-  Sessions hold what you think and what your colleagues wrote. Only you can decide that they are kept.
-"""
 
 
 # ---- our command lines
@@ -9193,48 +9172,6 @@ def parse_hook(command: Any) -> Optional[HookLine]:
     else:
         return None
     return line if known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS} else None
-
-
-def shell_words(home: Home, line: str) -> list[str]:
-    """How Claude Code runs a hook's command line: by sh; on Windows by the bash of Git, for which the line is quoted too."""
-    if os.name != "nt":
-        return ["/bin/sh", "-c", line]
-    import shutil
-    git = shutil.which("git", path=home.environ.get("PATH")) or r"C:\Program Files\Git\cmd\git.exe"
-    beside = os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe")
-    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or beside, "-c", line]
-
-
-def run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
-    """(exit status, stdout, stderr) of a hook's line (str) or a command (list), run with an empty stdin and our guard set.
-
-    The status is -1 where it did not begin, or did not end.
-    """
-    import subprocess
-    words = shell_words(home, command) if isinstance(command, str) else command
-    guarded = {**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"}
-    try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env=guarded)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return -1, b"", type(error).__name__.encode()
-    return ran.returncode, ran.stdout, ran.stderr
-
-
-def stable_interpreter() -> str:
-    """The absolute path of this Python by the name that upgrades keep, where there is one: 3.11.7 goes, python3 stays.
-
-    Of a virtual environment it is the Python that it was made from: -S loads none of its packages, and it goes with its project.
-    """
-    real = os.path.realpath(sys.executable)
-    own = os.path.dirname(os.path.abspath(sys.executable))
-    if os.path.exists(os.path.join(os.path.dirname(own), "pyvenv.cfg")):  # with -S, sys.prefix does not tell
-        own = os.path.dirname(real)
-    for folder in ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", own, os.path.dirname(real)):
-        for name in ("python3", "python"):
-            path = os.path.join(folder, name)
-            if os.path.exists(path) and os.path.realpath(path) == real:
-                return path
-    return os.path.abspath(sys.executable)
 
 
 # ---- settings.json as text
@@ -9535,7 +9472,81 @@ def write_settings(settings: Settings, data: bytes) -> None:
         remove_file(temp)
 
 
-# ---- install, uninstall
+# ==== 24. Install ===============================================================
+# Job:      consent, then our hooks into Claude's settings.json; and out again.
+# Promise:  nothing is written before the words are typed; after an uninstall settings.json is as if we had never been there.
+# Calls:    install: read -> plan -> ask -> copy -> back up -> write -> check -> consent.json, last
+# On error: InstallError; what was done up to there is undone by an uninstall.
+
+
+CONSENT_PHRASE = "I CONSENT"
+DISCLOSURE = """\
+memhook gives Claude Code a memory. Before anything is captured, this is what you agree to.
+
+What it does
+  At the end of each turn and session it reads Claude Code's transcript and keeps, as Markdown files on this machine,
+  everything you and Claude said, one line for each tool call, and error messages (shortened).
+What it does not do
+  It does not keep tool output, images or thinking. It sends nothing anywhere. It runs no model and asks no service.
+  It does not look at sessions from before today, unless you import them.
+Where
+  Everything lies in {home} (readable by you alone).
+  The program is {program}; {count} hooks are added to {settings}, of which a backup is kept.
+  A command `memhook` is put into ~/.local/bin or ~/bin, if one of them is on your PATH.
+Secrets
+  Keys, tokens and passwords are replaced before anything is written; <private>…</private> is never kept.
+  No filter finds everything: do not rely on it for what must never be on this disk.
+How to pause, to stop, to erase
+  memhook pause | resume; a file .memhook-off in a folder, or MEMHOOK_OFF=1, switches memhook off there;
+  memhook uninstall removes the hooks; memhook uninstall --purge also erases all memories.
+Why it asks
+  Sessions hold what you think and what your colleagues wrote. Only you can decide that they are kept.
+"""
+
+
+# ---- what runs
+
+
+def shell_words(home: Home, line: str) -> list[str]:
+    """How Claude Code runs a hook's command line: by sh; on Windows by the bash of Git, for which the line is quoted too."""
+    if os.name != "nt":
+        return ["/bin/sh", "-c", line]
+    import shutil
+    git = shutil.which("git", path=home.environ.get("PATH")) or r"C:\Program Files\Git\cmd\git.exe"
+    beside = os.path.join(os.path.dirname(os.path.dirname(git)), "bin", "bash.exe")
+    return [home.environ.get("CLAUDE_CODE_GIT_BASH_PATH") or beside, "-c", line]
+
+
+def run_quiet(command: Any, home: Home) -> tuple[int, bytes, bytes]:
+    """(exit status, stdout, stderr) of a hook's line (str) or a command (list), run with an empty stdin and our guard set.
+
+    The status is -1 where it did not begin, or did not end.
+    """
+    import subprocess
+    words = shell_words(home, command) if isinstance(command, str) else command
+    guarded = {**home.environ, "MEMHOOK_CHILD": "1", "MEMHOOK_CHECK": "1"}
+    try:
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env=guarded)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, b"", type(error).__name__.encode()
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def stable_interpreter() -> str:
+    """The absolute path of this Python by the name that upgrades keep, where there is one: 3.11.7 goes, python3 stays.
+
+    Of a virtual environment it is the Python that it was made from: -S loads none of its packages, and it goes with its project.
+    """
+    real = os.path.realpath(sys.executable)
+    own = os.path.dirname(os.path.abspath(sys.executable))
+    if os.path.exists(os.path.join(os.path.dirname(own), "pyvenv.cfg")):  # with -S, sys.prefix does not tell
+        own = os.path.dirname(real)
+    for folder in ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", own, os.path.dirname(real)):
+        for name in ("python3", "python"):
+            path = os.path.join(folder, name)
+            if os.path.exists(path) and os.path.realpath(path) == real:
+                return path
+    return os.path.abspath(sys.executable)
 
 
 def program_path(home: Home) -> str:
@@ -9977,8 +9988,8 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
         return erase_home(home)
 
 
-# ==== 24. Checkup ===============================================================
-# Job:      facts about this installation, for a person and as JSON; whether anything was lost; what is wrong and what mends it.
+# ==== 25. Status ================================================================
+# Job:      facts about this installation, for a person and as JSON.
 # Promise:  looks, changes nothing.
 
 
@@ -10141,7 +10152,10 @@ def check_status(home: Home) -> dict[str, Any]:
     }
 
 
-# ---- verify
+# ==== 26. Verify ================================================================
+# Job:      whether anything was lost or stored twice: every transcript is read again from its first byte.
+# Promise:  trusts no ledger of ours where the transcript is there; looks, changes nothing.
+# Calls:    verify -> Evidence (what is where) -> Check (one transcript) -> Coverage
 
 
 def message_marks(turns: list[Turn]) -> dict[str, str]:
@@ -10471,7 +10485,10 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
     return list(found.values())
 
 
-# ---- settings that can be checked
+# ==== 27. Config ================================================================
+# Job:      settings that a person changes: checked, written, and agreed to where they send text off the machine.
+# Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
+# On error: UsageError for a value, StateError for a config.json that is none; the file is as it was.
 
 RANGES: dict[str, tuple[float, float]] = {  # of numbers that are not just 0 or more
     "quota_max": (1, 1e9),
@@ -10526,7 +10543,71 @@ def parse_setting(key: str, text: str) -> Any:
     return text
 
 
-# ---- doctor
+def read_config(home: Home) -> dict[str, Any]:
+    """What config.json sets. Raises StateError for a file that is not one JSON object: it is a person's, and is not overwritten."""
+    path = home.path("config.json")
+    stored = read_json(path)
+    if stored is None and not os.path.exists(path):
+        return {}
+    if not isinstance(stored, dict):
+        raise StateError("%s is not a JSON object" % path, "mend it, or remove it; nothing was changed")
+    return stored
+
+
+def grant_models(home: Home, roles: list[str], how: str) -> None:
+    """Keep in consent.json the places that are in use and agreed to, and those of `roles`, as of now. Others are asked for again."""
+    stored = read_json(home.path("consent.json"))
+    if not isinstance(stored, dict):
+        return
+    places = {}
+    for role in ("distiller", "embedder"):
+        try:
+            place, at = place_of(home, role), agreed_at(home, role)
+        except UsageError:
+            continue  # an address that makes no sense, from a hand that is not ours: nothing can be sent there
+        if at is None and role in roles:
+            at = round(now(), 3)
+        if place and at is not None:
+            places[place] = at
+    stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "places": places}
+    write_json(home.path("consent.json"), stored)
+
+
+def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
+    """(the home as it would be, the roles that would send text to where nobody agreed to) with one setting changed. Raises UsageError."""
+    trial = Home({**home.environ, "MEMHOOK_HOME": home.root, "MEMHOOK_" + key.upper(): str(value)})
+    roles = [role for role in ("distiller", "embedder") if key in (role, role + "_url") and place_of(trial, role)]
+    return trial, [role for role in roles if agreed_at(trial, role) is None]
+
+
+def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Callable[[str], None]) -> None:
+    """Write one setting. One that sends text to a new place says so, and asks, before anything is written.
+
+    Raises UsageError for a value that makes no sense, StateError without consent, InstallError where the person says no.
+    """
+    value, stored = parse_setting(key, text), read_config(home)
+    need_consent(home)
+    trial, roles = unasked_roles(home, key, value)
+    for role in roles:
+        tell(disclosure(trial, role))
+        ask_consent(phrase, "nothing was changed")
+    write_json(home.path("config.json"), {**stored, key: value})
+    if roles or key in ("distiller", "embedder"):
+        grant_models(trial, roles, "flag" if phrase else "typed")
+
+
+def unset_setting(home: Home, key: str) -> None:
+    """Take one setting out of the file: its default counts again."""
+    stored = read_config(home)
+    if stored.pop(key, None) is not None:
+        write_json(home.path("config.json"), stored)
+    if key in ("distiller", "embedder") and home.source(key) == "default":
+        grant_models(home, [], "unset")
+
+
+# ==== 28. Doctor ================================================================
+# Job:      what is wrong, why it matters, and what mends it.
+# Promise:  looks, changes nothing; the hooks are run as they stand, on an empty stdin.
 
 LATE_SECONDS = 86_400  # what waits longer than this does not move by itself
 FAILING_STREAK = 3
@@ -10895,7 +10976,110 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
-# ==== 25. Commands ==============================================================
+# ==== 29. Demo ==================================================================
+# Job:      the whole way of a session into memory, on one that it writes itself, by the real hook commands.
+# Promise:  nothing outside its folder is touched.
+
+
+def demo_line(cwd: str, turn: int, place: int, role: str, content: Any) -> dict[str, Any]:
+    """One line of the demo's transcript: the `place`-th of a turn."""
+    return {
+        "type": role, "uuid": "00000000-0000-4000-8000-%06d%06d" % (turn, place), "sessionId": "demo", "isSidechain": False,
+        "timestamp": iso(now() + turn + place / 10), "cwd": cwd, "gitBranch": "main", "version": "2.1.332",
+        "message": {"role": role, "content": content},
+    }
+
+
+def demo_lines(cwd: str) -> list[list[dict[str, Any]]]:
+    """Three turns of a session about a bug, as Claude Code writes them; about enough text for two segments."""
+    tests = {"command": "npm test -- checkout", "description": "Run the checkout tests"}
+    talk = [  # prompt, [(tool, what it was given, how it failed)], reply
+        ("The checkout test fails on CI but passes here. Find out why.",
+         [("Bash", tests, "Exit code 1\nError: expected 1999 but got 2000")],
+         "The cause is rounding: prices are floats, and 19.99 * 100 is 1998.9999999999998."
+         " CI has another locale, so the total takes the other branch."),
+        ("Then store cents as integers everywhere. Never floats for money again.",
+         [("Edit", {"file_path": os.path.join(cwd, "src", "price.ts")}, ""), ("Bash", {"command": "npm test"}, "")],
+         "Fixed: we decided to use integer cents instead of floats, in price.ts and the cart. All 48 tests pass now.\n\n"
+         + "Each caller was checked one by one. " * 210),
+        ("Good. What is left?", [],
+         "Still open: the invoices table has float columns; the migration is the next step."
+         " My token is ghp_" + "a1B2" * 9 + ", do not keep it."),
+    ]
+    turns = []
+    for number, (prompt, calls, reply) in enumerate(talk):
+        lines = [demo_line(cwd, number, 0, "user", prompt)]
+        for place, (name, given, failure) in enumerate(calls):
+            use = {"type": "tool_use", "id": "toolu_%d_%d" % (number, place), "name": name, "input": given}
+            lines.append(demo_line(cwd, number, 2 * place + 1, "assistant", [use]))
+            result = {"type": "tool_result", "tool_use_id": use["id"], "content": failure or "ok", "is_error": bool(failure)}
+            lines.append(demo_line(cwd, number, 2 * place + 2, "user", [result]))
+        turns.append(lines + [demo_line(cwd, number, 9, "assistant", [{"type": "text", "text": reply}])])
+    return turns
+
+
+def prove_demo(home: Home, project: str, tell: Callable[[str], None]) -> None:
+    """verify, also with a memory damaged; then what the memories are for: search and get. By the commands that a person types."""
+    import subprocess
+
+    def command(*args: str) -> None:
+        tell("   $ memhook " + " ".join(args))
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", BOOT, PROGRAM, *args], env=home.environ, cwd=project, encoding="utf-8",
+                              errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for line in done.stdout.rstrip("\n").split("\n"):
+            tell(("   | " + line).rstrip())
+
+    tell("5. The proof: every prompt and answer of the transcript is looked for, from its first byte")
+    command("verify")
+    path = sorted(memory_files(home))[-1]
+    data = read_file(path) or b""
+    tell("6. What it says when a memory is damaged (the end of one is cut off here)")
+    write_file(path, data[:-len(data) // 3])
+    command("verify")
+    write_file(path, data)
+    tell("7. What it is for")
+    command("search", "-n", "2", "why", "integer", "cents")
+    command("get", parse_memory(data).front["id"][:8], "--from", "17", "--lines", "12")
+
+
+def run_demo(root: str, tell: Callable[[str], None]) -> None:
+    """Install, Stops of which one is killed, SessionEnd, drain, the memories, the proof. Nothing outside `root` is touched."""
+    import subprocess
+    config, project = os.path.join(root, "claude"), os.path.join(root, "shop")
+    transcript = os.path.join(config, "projects", "shop", "4b1d0000-0000-4000-8000-000000000001.jsonl")
+    for folder in (project, os.path.dirname(transcript)):
+        make_folder(folder)
+    environ = {**os.environ, "HOME": root, "CLAUDE_CONFIG_DIR": config, "MEMHOOK_AUTODRAIN": "0"}
+    environ.update(MEMHOOK_HOME="", MEMHOOK_CHILD="", MEMHOOK_OFF="")
+    home = Home(environ)
+    tell("1. Install into %s (a person types the words; here a flag gives them)" % config)
+    install(home, CONSENT_PHRASE, False, lambda text: None)
+    commands = dict(reversed(our_hooks(read_settings(home))))
+
+    def hook(event: str, kill: bool = False, **fields: Any) -> None:
+        payload = {"session_id": "demo", "transcript_path": transcript, "cwd": project, "hook_event_name": event, **fields}
+        process = subprocess.Popen(commands[event], shell=True, stdin=subprocess.PIPE, env=environ, cwd=project)
+        if kill:
+            process.kill()
+        process.communicate(json.dumps(payload).encode())
+        tell("   %-13s exit status %s" % (event, process.returncode))
+
+    tell("2. A session, with the hooks that settings.json holds")
+    for number, lines in enumerate(demo_lines(project)):
+        with open(transcript, "ab") as stream:
+            stream.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        hook("Stop", kill=number == 1)
+    hook("SessionEnd", reason="prompt_input_exit")
+    tell("3. Drain: %s" % json.dumps(drain(home, read_consent(home)).to_json()))
+    tell("4. What became of it")
+    for path in sorted(memory_files(home)):
+        memory = parse_memory(read_file(path) or b"")
+        tell("   %s\n\n%s" % (path, "\n".join("   | " + line for line in memory.digest.strip().split("\n"))))
+        tell("   | … and below it all %d turns, word for word" % len(memory.turns))
+    prove_demo(home, project, tell)
+
+
+# ==== 30. Commands ==============================================================
 # Job:      read arguments, call, print. One table for parser, dispatch, help and tests.
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
 # Not:      cmd_x has no docstring: COMMANDS, at the end, says what each does, with examples. It returns its exit status, None for 0.
@@ -11391,68 +11575,6 @@ def cmd_distil(home: Home, options: Any) -> None:
                          "the memories keep their offline digests; memhook status tells more")
 
 
-def read_config(home: Home) -> dict[str, Any]:
-    """What config.json sets. Raises StateError for a file that is not one JSON object: it is a person's, and is not overwritten."""
-    path = home.path("config.json")
-    stored = read_json(path)
-    if stored is None and not os.path.exists(path):
-        return {}
-    if not isinstance(stored, dict):
-        raise StateError("%s is not a JSON object" % path, "mend it, or remove it; nothing was changed")
-    return stored
-
-
-def grant_models(home: Home, roles: list[str], how: str) -> None:
-    """Keep in consent.json the places that are in use and agreed to, and those of `roles`, as of now. Others are asked for again."""
-    stored = read_json(home.path("consent.json"))
-    if not isinstance(stored, dict):
-        return
-    places = {}
-    for role in ("distiller", "embedder"):
-        try:
-            place, at = place_of(home, role), agreed_at(home, role)
-        except UsageError:
-            continue  # an address that makes no sense, from a hand that is not ours: nothing can be sent there
-        if at is None and role in roles:
-            at = round(now(), 3)
-        if place and at is not None:
-            places[place] = at
-    stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "places": places}
-    write_json(home.path("consent.json"), stored)
-
-
-def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
-    """(the home as it would be, the roles that would send text to where nobody agreed to) with one setting changed. Raises UsageError."""
-    trial = Home({**home.environ, "MEMHOOK_HOME": home.root, "MEMHOOK_" + key.upper(): str(value)})
-    roles = [role for role in ("distiller", "embedder") if key in (role, role + "_url") and place_of(trial, role)]
-    return trial, [role for role in roles if agreed_at(trial, role) is None]
-
-
-def set_setting(home: Home, key: str, text: str, phrase: Optional[str]) -> None:
-    """Write one setting. One that sends text to a new place says so, and asks, before anything is written.
-
-    Raises UsageError for a value that makes no sense, StateError without consent, InstallError where the person says no.
-    """
-    value, stored = parse_setting(key, text), read_config(home)
-    need_consent(home)
-    trial, roles = unasked_roles(home, key, value)
-    for role in roles:
-        say(disclosure(trial, role))
-        ask_consent(phrase, "nothing was changed")
-    write_json(home.path("config.json"), {**stored, key: value})
-    if roles or key in ("distiller", "embedder"):
-        grant_models(trial, roles, "flag" if phrase else "typed")
-
-
-def unset_setting(home: Home, key: str) -> None:
-    """Take one setting out of the file: its default counts again."""
-    stored = read_config(home)
-    if stored.pop(key, None) is not None:
-        write_json(home.path("config.json"), stored)
-    if key in ("distiller", "embedder") and home.source(key) == "default":
-        grant_models(home, [], "unset")
-
-
 def setting_facts(home: Home, name: str) -> dict[str, Any]:
     return {"value": home.setting(name), "source": home.source(name)}
 
@@ -11492,7 +11614,7 @@ def cmd_config(home: Home, options: Any) -> None:
         show_answer(options, {"key": key, **setting_facts(home, key)}, str(home.setting(key)))
         return
     if options.action == "set":
-        set_setting(home, key, options.value, options.consent)
+        set_setting(home, key, options.value, options.consent, say)
     else:
         unset_setting(home, key)
     say_setting(home, key)
@@ -11670,112 +11792,10 @@ def cmd_hub_audit(home: Home, options: Any) -> int:
     return EXIT_OK if found["ok"] else EXIT_FOUND
 
 
-# ---- demo
-
-
-def demo_line(cwd: str, turn: int, place: int, role: str, content: Any) -> dict[str, Any]:
-    """One line of the demo's transcript: the `place`-th of a turn."""
-    return {
-        "type": role, "uuid": "00000000-0000-4000-8000-%06d%06d" % (turn, place), "sessionId": "demo", "isSidechain": False,
-        "timestamp": iso(now() + turn + place / 10), "cwd": cwd, "gitBranch": "main", "version": "2.1.332",
-        "message": {"role": role, "content": content},
-    }
-
-
-def demo_lines(cwd: str) -> list[list[dict[str, Any]]]:
-    """Three turns of a session about a bug, as Claude Code writes them; about enough text for two segments."""
-    tests = {"command": "npm test -- checkout", "description": "Run the checkout tests"}
-    talk = [  # prompt, [(tool, what it was given, how it failed)], reply
-        ("The checkout test fails on CI but passes here. Find out why.",
-         [("Bash", tests, "Exit code 1\nError: expected 1999 but got 2000")],
-         "The cause is rounding: prices are floats, and 19.99 * 100 is 1998.9999999999998."
-         " CI has another locale, so the total takes the other branch."),
-        ("Then store cents as integers everywhere. Never floats for money again.",
-         [("Edit", {"file_path": os.path.join(cwd, "src", "price.ts")}, ""), ("Bash", {"command": "npm test"}, "")],
-         "Fixed: we decided to use integer cents instead of floats, in price.ts and the cart. All 48 tests pass now.\n\n"
-         + "Each caller was checked one by one. " * 210),
-        ("Good. What is left?", [],
-         "Still open: the invoices table has float columns; the migration is the next step."
-         " My token is ghp_" + "a1B2" * 9 + ", do not keep it."),
-    ]
-    turns = []
-    for number, (prompt, calls, reply) in enumerate(talk):
-        lines = [demo_line(cwd, number, 0, "user", prompt)]
-        for place, (name, given, failure) in enumerate(calls):
-            use = {"type": "tool_use", "id": "toolu_%d_%d" % (number, place), "name": name, "input": given}
-            lines.append(demo_line(cwd, number, 2 * place + 1, "assistant", [use]))
-            result = {"type": "tool_result", "tool_use_id": use["id"], "content": failure or "ok", "is_error": bool(failure)}
-            lines.append(demo_line(cwd, number, 2 * place + 2, "user", [result]))
-        turns.append(lines + [demo_line(cwd, number, 9, "assistant", [{"type": "text", "text": reply}])])
-    return turns
-
-
-def prove_demo(home: Home, project: str) -> None:
-    """verify, also with a memory damaged; then what the memories are for: search and get. By the commands that a person types."""
-    import subprocess
-
-    def command(*args: str) -> None:
-        show("   $ memhook " + " ".join(args))
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", BOOT, PROGRAM, *args], env=home.environ, cwd=project, encoding="utf-8",
-                              errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for line in done.stdout.rstrip("\n").split("\n"):
-            show(("   | " + line).rstrip())
-
-    show("5. The proof: every prompt and answer of the transcript is looked for, from its first byte")
-    command("verify")
-    path = sorted(memory_files(home))[-1]
-    data = read_file(path) or b""
-    show("6. What it says when a memory is damaged (the end of one is cut off here)")
-    write_file(path, data[:-len(data) // 3])
-    command("verify")
-    write_file(path, data)
-    show("7. What it is for")
-    command("search", "-n", "2", "why", "integer", "cents")
-    command("get", parse_memory(data).front["id"][:8], "--from", "17", "--lines", "12")
-
-
-def run_demo(root: str) -> None:
-    """Install, Stops of which one is killed, SessionEnd, drain, the memories, the proof. Nothing outside `root` is touched."""
-    import subprocess
-    config, project = os.path.join(root, "claude"), os.path.join(root, "shop")
-    transcript = os.path.join(config, "projects", "shop", "4b1d0000-0000-4000-8000-000000000001.jsonl")
-    for folder in (project, os.path.dirname(transcript)):
-        make_folder(folder)
-    environ = {**os.environ, "HOME": root, "CLAUDE_CONFIG_DIR": config, "MEMHOOK_AUTODRAIN": "0"}
-    environ.update(MEMHOOK_HOME="", MEMHOOK_CHILD="", MEMHOOK_OFF="")
-    home = Home(environ)
-    show("1. Install into %s (a person types the words; here a flag gives them)" % config)
-    install(home, CONSENT_PHRASE, False, lambda text: None)
-    commands = dict(reversed(our_hooks(read_settings(home))))
-
-    def hook(event: str, kill: bool = False, **fields: Any) -> None:
-        payload = {"session_id": "demo", "transcript_path": transcript, "cwd": project, "hook_event_name": event, **fields}
-        process = subprocess.Popen(commands[event], shell=True, stdin=subprocess.PIPE, env=environ, cwd=project)
-        if kill:
-            process.kill()
-        process.communicate(json.dumps(payload).encode())
-        show("   %-13s exit status %s" % (event, process.returncode))
-
-    show("2. A session, with the hooks that settings.json holds")
-    for number, lines in enumerate(demo_lines(project)):
-        with open(transcript, "ab") as stream:
-            stream.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-        hook("Stop", kill=number == 1)
-    hook("SessionEnd", reason="prompt_input_exit")
-    show("3. Drain: %s" % json.dumps(drain(home, read_consent(home)).to_json()))
-    show("4. What became of it")
-    for path in sorted(memory_files(home)):
-        memory = parse_memory(read_file(path) or b"")
-        show("   %s\n\n%s" % (path, "\n".join("   | " + line for line in memory.digest.strip().split("\n"))))
-        show("   | … and below it all %d turns, word for word" % len(memory.turns))
-    prove_demo(home, project)
-
-
 def cmd_demo(home: Home, options: Any) -> None:
-    """Everything, on a small session that it writes itself, in a temporary folder, by the real hook commands."""
     import tempfile
     root = tempfile.mkdtemp(prefix="memhook-demo-")
-    run_demo(root)
+    run_demo(root, show)
     show("\nThe demo's files are in %s; remove them when you have looked: rm -r %s" % (root, root))
 
 
@@ -11835,13 +11855,11 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             "memhook demo"),
 
     Command("install", cmd_install, "Ask for your consent and add the hooks to Claude Code's settings.",
-            'memhook install\nmemhook install --consent "I CONSENT"',
-            _CONSENT,
+            'memhook install\nmemhook install --consent "I CONSENT"', _CONSENT,
             flag("--dry-run", "say what would be done; do nothing"),
             flag("--no-mcp", "do not offer the MCP server"),
             flag("--status", "the same as: memhook status"),
-            flag("--off", "the same as: memhook pause"),
-            _JSON),
+            flag("--off", "the same as: memhook pause"), _JSON),
 
     Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.",
             "memhook uninstall\nmemhook uninstall --purge",
@@ -11854,8 +11872,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             "memhook resume"),
 
     Command("status", cmd_status, "Show what is installed, waiting and stored.",
-            "memhook status\nmemhook status --json",
-            _JSON),
+            "memhook status\nmemhook status --json", _JSON),
 
     Command("drain", cmd_drain, "Turn what was captured into memories. Hooks start this by themselves.",
             "memhook drain\nmemhook drain --retry-dead",
@@ -11865,14 +11882,12 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             "memhook import --dry-run\nmemhook import --yes",
             Argument("paths", nargs="*", metavar="PATH"),
             flag("--dry-run", "count only"),
-            flag("--yes", "also what was said before you consented, and in pauses: on purpose"),
-            _JSON),
+            flag("--yes", "also what was said before you consented, and in pauses: on purpose"), _JSON),
 
     Command("search", cmd_search, "Find what was said and done.",
             "memhook search why integer cents\nmemhook search --all --since 7d ECONNREFUSED",
             Argument("query", nargs="+", metavar="QUERY"),
-            valued("-n", "N", "how many results (6)", type=positive),
-            _PROJECT, _ALL, _SINCE,
+            valued("-n", "N", "how many results (6)", type=positive), _PROJECT, _ALL, _SINCE,
             valued("--source", "memory|session", "digests and notes, or what was said"),
             _JSON, flag("--explain", "print the parts of each score")),
 
@@ -11880,8 +11895,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             "memhook get 3781d159 --from 20 --lines 40",
             Argument("name", metavar="ID|PATH"),
             valued("--from", "LINE", "the first line (1)", dest="first", type=positive, default=1),
-            valued("--lines", "N", "how many lines (to the end)", type=positive, default=0),
-            _JSON),
+            valued("--lines", "N", "how many lines (to the end)", type=positive, default=0), _JSON),
 
     Command("save", cmd_save, "Keep a note in your own words.",
             'memhook save "Deploys only on Tuesdays" --title Deploys\nmemhook save - < notes.md',
@@ -11890,8 +11904,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             flag("--propose", "also propose it to the team")),
 
     Command("list", cmd_list, "List memories by day.",
-            "memhook list --since 7d\nmemhook list --all",
-            _SINCE, _PROJECT, _ALL, _JSON),
+            "memhook list --since 7d\nmemhook list --all", _SINCE, _PROJECT, _ALL, _JSON),
 
     Command("forget", cmd_forget, "Erase memories from every place that is memhook's, for good.",
             "memhook forget 3781d159",
@@ -11902,8 +11915,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             Argument("paths", nargs="*", metavar="PATH"), _JSON),
 
     Command("doctor", cmd_doctor, "Find out what is wrong with the installation, why it matters and what mends it. Changes nothing.",
-            "memhook doctor\nmemhook doctor --json",
-            _JSON),
+            "memhook doctor\nmemhook doctor --json", _JSON),
 
     Command("config", cmd_config, "Show and change settings; an environment variable MEMHOOK_<KEY> wins over them.",
             "memhook config list\nmemhook config set recall off\nmemhook config set distiller claude",
@@ -11911,8 +11923,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
                    choices=tuple(CONFIG_ACTIONS)),
             valued("key", "KEY", "a setting", nargs="?"),
             valued("value", "VALUE", "its new value", nargs="?"),
-            valued("--consent", "PHRASE", "the words I CONSENT, for a setting that sends text to a model"),
-            _JSON),
+            valued("--consent", "PHRASE", "the words I CONSENT, for a setting that sends text to a model"), _JSON),
 
     Command("distil", cmd_distil, "Have the model write the digests of memories that still have an offline one.",
             "memhook distil --since 30d",
@@ -11922,8 +11933,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             "memhook team join https://hub.example.org --token-file token\n"
             'memhook team join http://127.0.0.1:8377 --token-file token --consent "I CONSENT"',
             Argument("URL", help="URL of the hub"),
-            valued("--token-file", "F", "the file that holds the token; - for stdin", default=""),
-            _CONSENT,
+            valued("--token-file", "F", "the file that holds the token; - for stdin", default=""), _CONSENT,
             flag("--allow-http", "let the token go over http to another machine")),
 
     Command("team leave", cmd_team_leave, "Leave the team: nothing is proposed or sent any more.",
@@ -11931,28 +11941,24 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             flag("--purge", "also erase what waits in the outbox")),
 
     Command("team status", cmd_team_status, "Show the team, what waits for it, and what is wrong.",
-            "memhook team status --json",
-            _JSON),
+            "memhook team status --json", _JSON),
 
     Command("team propose", cmd_team_propose, "Propose memories to the team: title, decisions, solved problems, patterns.",
             "memhook team propose 3781d159",
             Argument("ID", nargs="+", help="ID of a memory, as search shows it")),
 
     Command("team outbox", cmd_team_outbox, "List what waits for the hub, and what it refused.",
-            "memhook team outbox\nmemhook team outbox --retry",
-            _JSON,
+            "memhook team outbox\nmemhook team outbox --retry", _JSON,
             flag("--retry", "lift the pause, bring back what was refused, and send"),
             flag("--purge", "erase all of it")),
 
     Command("team pull", cmd_team_pull, "Bring what the team kept, and what it took back, into your memories.",
-            "memhook team pull",
-            _JSON),
+            "memhook team pull", _JSON),
 
     Command("hub serve", cmd_hub_serve, "Serve a team's hub over HTTP until SIGTERM.",
             "memhook hub serve\nmemhook hub serve --host 10.0.0.5 --port 8377 --allow-host hub.example.org",
             Argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1); another one needs a token first"),
-            Argument("--port", type=int, default=HUB_PORT, help="the port (%d); 0 takes a free one" % HUB_PORT),
-            _DB,
+            Argument("--port", type=int, default=HUB_PORT, help="the port (%d); 0 takes a free one" % HUB_PORT), _DB,
             valued("--quota-max", "N", "intakes that one token may ask for in a window (60); 0 for no limit", type=int, default=60),
             valued("--quota-window", "SECONDS", "the window (60)", type=float, default=60.0),
             valued("--allow-host", "NAME", "a name in the Host header, besides the address; may be repeated", action="append", default=[])),
@@ -11962,30 +11968,25 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             Argument("NAME", help="NAME of who gets it"),
             Argument("--role", choices=("member", "admin"), default="member",
                      help="what it may do: propose and read, or also decide (member)"),
-            valued("--tenant", "T", "the tenant it belongs to (team)", default="team"),
-            _DB),
+            valued("--tenant", "T", "the tenant it belongs to (team)", default="team"), _DB),
 
     Command("hub token list", cmd_hub_token_list, "List the tokens, without the tokens themselves.",
-            "memhook hub token list",
-            _JSON, _DB),
+            "memhook hub token list", _JSON, _DB),
 
     Command("hub token revoke", cmd_hub_token_revoke, "End a token at once.",
             "memhook hub token revoke alice",
             Argument("NAME", help="NAME of who has it"),
-            valued("--tenant", "T", "its tenant, where several have the name", default=""),
-            _DB),
+            valued("--tenant", "T", "its tenant, where several have the name", default=""), _DB),
 
     Command("hub govern", cmd_hub_govern, "Judge the inbox: quarantine secrets, mark duplicates, promote the rest.",
             "memhook hub govern\nmemhook hub govern --hold --json",
             flag("--hold", "promote nothing; leave it to an admin"), _JSON, _DB),
 
     Command("hub anchor", cmd_hub_anchor, "Note the head of each chain of receipts, if it has changed.",
-            "memhook hub anchor\nmemhook hub anchor --anchors /srv/audit/anchors.jsonl",
-            _ANCHORS, _DB),
+            "memhook hub anchor\nmemhook hub anchor --anchors /srv/audit/anchors.jsonl", _ANCHORS, _DB),
 
     Command("hub audit", cmd_hub_audit, "Prove that no receipt was changed, removed, inserted or moved, and that every decision has one.",
-            "memhook hub audit --json",
-            _ANCHORS, _JSON, _DB),
+            "memhook hub audit --json", _ANCHORS, _JSON, _DB),
 
     Command("reindex", cmd_reindex, "Make the index anew from the Markdown.",
             "memhook reindex"),
