@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-cc3c7fd2c7a51091406675a93a695cc5dd0a5a1860cb21eac845c533e7517f18}
+SHA256=${MEMHOOK_SHA256-2fe44d936332501f800867320074e50f7e8d6ba4b2797b80f51ea998e3eef9f9}
 
 tell() { printf '%s\n' "$*" >&2; }
 

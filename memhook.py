@@ -319,6 +319,11 @@ def remove_file(path: str) -> None:
         pass
 
 
+def temp_path(path: str) -> str:
+    """The temp file that will become `path`, in the same folder; sweep_temp() knows it by its end."""
+    return "%s.%d.tmp" % (path, os.getpid())
+
+
 def write_temp(temp: str, data: bytes, durable: bool) -> None:
     """Write a temp file, synced if `durable`; on error it is removed again."""
     fd = open_private(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -335,7 +340,7 @@ def write_temp(temp: str, data: bytes, durable: bool) -> None:
 
 def write_file(path: str, data: bytes, durable: bool = True) -> None:
     """Replace `path` by `data` as a whole: temp file in the same folder, sync, rename, sync of the folder."""
-    temp = "%s.%d.tmp" % (path, os.getpid())
+    temp = temp_path(path)
     write_temp(temp, data, durable)
     try:
         os.replace(temp, path)
@@ -1526,7 +1531,7 @@ class Spool:
 
     def put(self, stem: str, data: bytes) -> None:
         """Add an item, durably. The same stem again replaces the item while it waits: stems are named after contents."""
-        temp = os.path.join(self.folder("tmp"), "%s.%d.tmp" % (stem, os.getpid()))
+        temp = temp_path(os.path.join(self.folder("tmp"), stem))
         write_temp(temp, data, durable=True)
         target = self.folder("new")
         os.replace(temp, os.path.join(target, stem + ".json"))
@@ -5496,7 +5501,7 @@ def replace_memory(home: Home, path: str, receipt: dict[str, Any], data: bytes) 
     good memory that nobody takes for ours any more: it is left alone, as a person's. The other order would leave a receipt for bytes that
     never were.
     """
-    temp = "%s.%d.tmp" % (path, os.getpid())
+    temp = temp_path(path)
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(120.0):
             raise ModelFailed("a drain is busy")
@@ -6246,11 +6251,7 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
     return plan
 
 
-def sync_files(paths: list[str]) -> None:
-    """Make files durable.
-
-    Several are synced at once: the disk then writes its journal for all of them together, some ten times as fast.
-    """
+def _sync_files(paths: list[str]) -> None:
     def sync(path: str) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
@@ -6264,6 +6265,18 @@ def sync_files(paths: list[str]) -> None:
     from concurrent.futures import ThreadPoolExecutor
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         list(pool.map(sync, paths))
+
+
+def put_in_place(temps: dict[str, str]) -> None:
+    """Give temp files their names (path -> temp file); when this returns, all of it survives power loss.
+
+    They are synced at once: the disk then writes its journal for all of them together, some ten times as fast.
+    """
+    _sync_files(list(temps.values()))
+    for path, temp in temps.items():
+        os.replace(temp, path)
+    for folder in sorted({os.path.dirname(path) for path in temps}):
+        sync_folder(folder)
 
 
 class Gathering(Spool):
@@ -6281,14 +6294,12 @@ class Gathering(Spool):
 
     def write(self) -> None:
         """As Spool.put, for all that waits."""
-        target = self.folder("new")
-        temps = {os.path.join(self.folder("tmp"), "%s.%d.tmp" % (stem, os.getpid())): stem for stem in self.waiting}
-        for temp, stem in temps.items():
-            write_temp(temp, self.waiting[stem], durable=False)
-        sync_files(list(temps))
-        for temp, stem in temps.items():
-            os.replace(temp, os.path.join(target, stem + ".json"))
-        sync_folder(target)
+        temps: dict[str, str] = {}
+        for stem, data in self.waiting.items():
+            temp = temp_path(os.path.join(self.folder("tmp"), stem))
+            write_temp(temp, data, durable=False)
+            temps[os.path.join(self.folder("new"), stem + ".json")] = temp
+        put_in_place(temps)
         self.waiting = {}
 
 
@@ -6517,7 +6528,7 @@ class Batch:
         data = render_memory(front, render_digest(digest), turns)
         path = memory_path(self.home, front, segment["title"])
         if read_file(path) is None and path not in self.temps:
-            temp = "%s.%d.tmp" % (path, os.getpid())
+            temp = temp_path(path)
             make_folder(os.path.dirname(path), 3)
             write_temp(temp, data, durable=False)
             self.temps[path] = temp
@@ -6540,11 +6551,7 @@ class Batch:
         Raises OSError where the disk is full or read-only.
         """
         try:
-            sync_files(list(self.temps.values()))
-            for path, temp in self.temps.items():
-                os.replace(temp, path)
-            for folder in sorted({os.path.dirname(path) for path in self.temps}):
-                sync_folder(folder)
+            put_in_place(self.temps)
             if self.receipts:
                 append_line(self.home.path("receipts.jsonl"), b"".join(self.receipts))
         except OSError as error:  # a folder that may not be written, a disk that is full: the items can do nothing for it
