@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2fe44d936332501f800867320074e50f7e8d6ba4b2797b80f51ea998e3eef9f9}
+SHA256=${MEMHOOK_SHA256-694fb6279633fefb83812f52909853841bacb424293b8452e05a215873580051}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -33,16 +33,18 @@ Sections (grep -n '^# ====' memhook.py)
     18. Drain
     19. Recall
     20. MCP
-    21. Team
-    22. Hub
-    23. Settings
-    24. Install
-    25. Status
-    26. Verify
-    27. Config
-    28. Doctor
-    29. Demo
-    30. Commands
+    21. Candidate
+    22. Team
+    23. Hub
+    24. Server
+    25. Settings
+    26. Install
+    27. Status
+    28. Verify
+    29. Config
+    30. Doctor
+    31. Demo
+    32. Commands
 
 On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
 
@@ -7251,27 +7253,147 @@ def serve_mcp(home: Home, cwd: str) -> int:
             sink.flush()
 
 
-# ==== 21. Team ==================================================================
+# ==== 21. Candidate =============================================================
+# Job:      make of a memory what a team may get: a title and a content.
+# Promise:  it is a digest's title, decisions, problems and patterns, or a note's text; secrets are replaced once more, and paths are
+#           down to their last name.
+# Not:      no transcript, no cwd, no path, nothing of a switched-off project. Nothing is queued or sent here.
+# Calls:    make_candidate
+# On error: StateError tells why a memory is not to be shared.
+
+CANDIDATE_FORMAT = 1
+TITLE_CHARS = 200
+CONTENT_CHARS = 60_000  # of a candidate: what a hub's limit of 256 KB holds in any script
+SHARED_HEADINGS = ("Decisions", "Problems solved", "Patterns")
+
+
+# ---- paths
+
+_PATH_STOP = r"[^\s\"'`<>|?()\[\]{},;]"  # one character of a path that no quotes hold
+_PATH_NAME = r"(?:[\w.@$*+~%\[\]-]|\{[\w,.*-]{1,64}\})+"
+# These begin nothing but a path: of this machine's disk, of a home, of Windows, of the folder one is in, of a folder taken out before.
+_PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|\$\{?(?:HOME|PWD)\}?|%USERPROFILE%|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
+_DISK_ROOT = (
+    r"(?:home|root|usr|var|etc|opt|tmp|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix"
+    r"|Users|private|Volumes|Library|Applications|System)/"
+)
+_ADDRESSES = (  # with slashes, and no path: tried first
+    r"(?<![\w.-])(?:(?!file:|sqlite:)[A-Za-z][A-Za-z0-9+.-]{0,31}://|git@[\w.-]{1,255}:|[\w.-]{1,255}:\d{1,5}/)[^\s\"'`<>]*"
+    r"|\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)\s{1,8}[\"'`]?/(?!" + _DISK_ROOT + r")[^\s\"'`]*"
+)
+_PATHS = (  # what may be one; is_path() decides
+    r"(?P<quote>[\"'`])(?P<quoted>(?:" + _PATH_START + r"|/(?=[^\"'`\n/]{1,255}/))[^\"'`\n]{1,1000})(?P=quote)"
+    r"|(?P<bare>(?<![\w./\\])(?:" + _PATH_START + r"|/(?=[^\s\"'`/<>]{1,255}/))(?:" + _PATH_STOP + r"|\{\w{1,64}\}|<\w{1,64}>){1,1000}"
+    r"|(?<![\w.@$~/\\-])[\w.@$-]" + _PATH_NAME + r"?(?:[\\/]{1,2}" + _PATH_NAME + r")+)"
+)
+_ROUTE = r"/(?:(?:api|rest|graphql|rpc|v\d{1,2}|auth|oauth2?|webhooks?|\.well-known)/|\S{0,255}/(?::\w|\{\w{1,64}\}|<\w{1,64}>))"
+_FILE_ENDING = r"\.(?!x\b)[A-Za-z][A-Za-z0-9]{0,9}(?:[-~%$@\]][^\\/]{0,64})?$"  # also of "main.py-based"; 3.x is a version
+
+
+def is_path(text: str, listed: list[str]) -> bool:
+    """Tell whether text with slashes in it is a path, `listed` being files that are known to be.
+
+    A path is: what begins with ~/, $HOME/, ./, ../, C:\\, \\\\ or file:; what begins with / but is no API route; and a relative one that
+    ends as a file does (src/price.ts), or that is a listed file or a folder above one. A route begins with /api/, /v1/, /auth/ and the
+    like, or has a parameter (/users/:id, /users/{id}), ends as no file does, and begins with no folder that every system has. None:
+    and/or, 2026/01/31, origin/main, and what begins with a name that has a dot inside: example.org/page.html, re.match/re.search.
+    """
+    if re.match(_PATH_START, text):
+        return True
+    is_file = re.search(_FILE_ENDING, text) is not None
+    if text.startswith("/"):
+        on_disk = re.match("/" + _DISK_ROOT, text) is not None
+        return is_file or on_disk or not re.match(_ROUTE, text)
+    if is_file and not re.match(r"[\w@-]+\.\w", text):
+        return True
+    inside = "/%s/" % text.strip("/")
+    return any(inside in "/%s/" % path for path in listed)
+
+
+def without_paths(text: str, folders: list[str], listed: list[str]) -> str:
+    """Take paths, as is_path() has them, down to their last name, and `folders` out wherever they stand.
+
+    Addresses stay, and what follows the name of an HTTP method does, unless it begins with a folder that every system has.
+    """
+    def last_name(match: re.Match[str]) -> str:
+        path = match.group("quoted") or match.group("bare")
+        if not path:
+            return match.group()  # an address
+        end = re.search(r"[.:!?*_]*$", path).start()
+        if not is_path(path[:end], listed):
+            return match.group()
+        names = [name for name in re.split(r"[\\/]+", path[:end]) if name.strip(".")]
+        quote = match.group("quote") or ""
+        return "%s…/%s%s%s" % (quote, names[-1] if names else "", path[end:], quote)
+
+    for folder in sorted(folders, key=len, reverse=True):
+        if len(folder) > 1:
+            text = re.sub(r"(?<![\w.~-])%s(?![\w-]|\.\w)" % re.escape(folder), "…", text)
+    return re.sub("%s|%s" % (_ADDRESSES, _PATHS), last_name, text)
+
+
+# ---- what is proposed
+
+
+def _own_folders(front: dict[str, Any]) -> list[str]:
+    """The folders that a memory was made in, as its front matter has them."""
+    places = [str(front.get(name) or "") for name in ("cwd", "project")]
+    return [place for place in places if re.match(r"[/~\\]|[A-Za-z]:[\\/]", place)]
+
+
+def shared_text(memory: Memory) -> str:
+    """Tell what of a memory is for others: of a session, the items below SHARED_HEADINGS; of a note, its text."""
+    if not memory.front.get("session"):
+        return re.sub(r"\A\s*# .*\n", "", memory.digest).strip()
+    parts = []
+    for heading in SHARED_HEADINGS:
+        items = digest_items(memory.digest, heading)
+        if items:
+            parts.append("## %s\n\n- %s" % (heading, "\n- ".join(items)))
+    return "\n\n".join(parts)
+
+
+def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str, Any]:
+    """Make a candidate as the outbox holds it, of which the id and the two texts are sent.
+
+    {"format", "id", "title", "content", "memory": local id, "hub", "at"}
+    Raises StateError for what is not to be shared: a team's own memory, a switched-off project, a digest with nothing to tell.
+    """
+    front = memory.front
+    name = os.path.basename(path)
+    folders = _own_folders(front)
+    if front.get("kind") == "team":
+        raise StateError("%s came from the team" % name)
+    if any(switched_off(os.path.expanduser(folder)) for folder in folders):
+        raise StateError("%s belongs to a project that is switched off" % name, "a .memhook-off file lies in its folder or above it")
+    files = [item.strip("`") for item in digest_items(memory.digest, "Files")]
+    title = one_line(without_paths(clean(memory_title(memory.digest, path)), folders, files), TITLE_CHARS)
+    content = without_paths(clean(shared_text(memory)), folders, files)
+    if not content:
+        raise StateError("%s has no decisions, solved problems or patterns to propose" % name,
+                         "write what you learned: memhook save --propose TEXT")
+    if len(content) > CONTENT_CHARS:
+        raise StateError("%s is too long for a candidate: %d characters of at most %d" % (name, len(content), CONTENT_CHARS))
+    return {"format": CANDIDATE_FORMAT, "id": content_id(tenant, title, content), "title": title, "content": content,
+            "memory": str(front.get("id") or ""), "hub": hub, "at": iso(now())}
+
+
+# ==== 22. Team ==================================================================
 # Job:      propose what sessions taught to a team's hub, and bring what the team kept into the store.
 # Promise:  nothing is queued before a person consented to this very hub; once queued, a candidate survives power loss and
 #           leaves the outbox only when the hub has acknowledged it, or refused it for good (dead/, with the reason).
 #           A candidate may be sent twice, under the same id: the hub keeps it once.
-# Not:      no transcript, no cwd, no path, no switched-off project: a candidate is a digest's title, decisions, problems and
-#           patterns. None of this runs in a hook; http.client and ssl are imported where something is sent.
+# Not:      none of this runs in a hook; http.client and ssl are imported where something is sent.
 # Calls:    join -> propose -> send_waiting; pull; after a drain: team_after_drain
 # On error: the hub is down or busy: the item stays, the sending stops, oldest first the next time. 401, 403: the whole outbox
 #           pauses. Any other 4xx: this item alone is put aside.
 
 TEAM_FORMAT = 1
-CANDIDATE_FORMAT = 1
 HUB_SECONDS = 10.0  # for each move of a hub: one that is down must not hold up a drain for long
 PAGE_BYTES = 16 << 20  # of one answer; a hub's page is a tenth of it
 RETRY_AFTER_SECONDS = 3600.0  # the most that a hub may ask us to wait
-TITLE_CHARS = 200
-CONTENT_CHARS = 60_000  # of a candidate: what a hub's limit of 256 KB holds in any script
 KEPT_STATUSES = (408, 425, 429)  # of the 4xx: those that say "not now"; every 5xx does
 TOKEN_STATUSES = (401, 403)  # of the 4xx: those that would refuse every other candidate too
-SHARED_HEADINGS = ("Decisions", "Problems solved", "Patterns")
 TEAM_DISCLOSURE = """\
 You are about to join a team's hub. Before anything is sent there, this is what you agree to.
 
@@ -7390,6 +7512,9 @@ def team_lock(home: Home, seconds: float) -> Lock:
     return lock
 
 
+# ---- talking to the hub
+
+
 def bracketed(host: str) -> str:
     """Write a host as an address has it: an IPv6 address stands in brackets."""
     return "[%s]" % host if ":" in host else host
@@ -7414,9 +7539,6 @@ def hub_url(text: str, allow_http: bool) -> str:
     if port:
         place += ":%d" % port
     return "%s://%s%s" % (parts.scheme, place, parts.path.rstrip("/"))
-
-
-# ---- talking to the hub
 
 
 class HubLink:
@@ -7456,10 +7578,7 @@ class HubLink:
         return Answer(response.status, text, response.getheader("Retry-After") or "")
 
 
-def receipts_bytes(home: Home) -> int:
-    """Tell how long receipts.jsonl is; 0 where it is absent."""
-    path = home.path("receipts.jsonl")
-    return os.path.getsize(path) if os.path.exists(path) else 0
+# ---- the outbox
 
 
 def read_candidate(spool: Spool, state: str, item: Item) -> dict[str, Any]:
@@ -7474,6 +7593,35 @@ def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[It
     for state in states:
         for item in spool.items(state):
             yield item, state, read_candidate(spool, state, item)
+
+
+def enqueue(home: Home, candidate: dict[str, Any]) -> None:
+    """Put a candidate into the outbox, durably, unless it waits there already, or was refused and put aside."""
+    spool = Spool(home.path("outbox"))
+    items = spool.items("new") + spool.items("claimed") + spool.items("dead")
+    if not any(item.stem.endswith("-" + candidate["id"]) for item in items):
+        data = json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace")
+        spool.put("%013d-%s" % (now() * 1000, candidate["id"]), data)
+
+
+def purge_outbox(home: Home) -> int:
+    """Erase what waits and what was put aside; -> how many candidates went."""
+    removed = 0
+    for state in ("tmp", "new", "claimed", "dead"):
+        for name in list_folder(home.path("outbox", state)):
+            remove_file(home.path("outbox", state, name))
+            if name.endswith(".json"):
+                removed += 1
+    return removed
+
+
+# ---- joining and leaving
+
+
+def receipts_bytes(home: Home) -> int:
+    """Tell how long receipts.jsonl is; 0 where it is absent."""
+    path = home.path("receipts.jsonl")
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def ask_identity(url: str, token: str) -> dict[str, str]:
@@ -7510,17 +7658,6 @@ def join(home: Home, url: str, token: str, how: str) -> Team:
     return Team(stored, token)
 
 
-def purge_outbox(home: Home) -> int:
-    """Erase what waits and what was put aside; -> how many candidates went."""
-    removed = 0
-    for state in ("tmp", "new", "claimed", "dead"):
-        for name in list_folder(home.path("outbox", state)):
-            remove_file(home.path("outbox", state, name))
-            if name.endswith(".json"):
-                removed += 1
-    return removed
-
-
 def leave(home: Home, purge: bool) -> int:
     """Forget hub, token and consent, the consent first; -> how many candidates were erased. Raises BusyError."""
     if not os.path.isdir(home.root):
@@ -7532,123 +7669,6 @@ def leave(home: Home, purge: bool) -> int:
         for name in ("team-token", "team.json", "team-state.json"):
             remove_file(home.path(name))
         return purge_outbox(home) if purge else 0
-
-
-# ---- what is proposed
-
-_PATH_STOP = r"[^\s\"'`<>|?()\[\]{},;]"  # one character of a path that no quotes hold
-_PATH_NAME = r"(?:[\w.@$*+~%\[\]-]|\{[\w,.*-]{1,64}\})+"
-# These begin nothing but a path: of this machine's disk, of a home, of Windows, of the folder one is in, of a folder taken out before.
-_PATH_START = r"(?:(?:file|sqlite):/{1,4}|(?:~\w*|\$\{?(?:HOME|PWD)\}?|%USERPROFILE%|…|\.{1,2}|[A-Za-z]:)[\\/]{1,4}|\\\\{1,3}(?=\w))"
-_DISK_ROOT = (
-    r"(?:home|root|usr|var|etc|opt|tmp|mnt|media|srv|run|proc|sys|dev|bin|sbin|lib\w*|boot|snap|nix"
-    r"|Users|private|Volumes|Library|Applications|System)/"
-)
-_ADDRESSES = (  # with slashes, and no path: tried first
-    r"(?<![\w.-])(?:(?!file:|sqlite:)[A-Za-z][A-Za-z0-9+.-]{0,31}://|git@[\w.-]{1,255}:|[\w.-]{1,255}:\d{1,5}/)[^\s\"'`<>]*"
-    r"|\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)\s{1,8}[\"'`]?/(?!" + _DISK_ROOT + r")[^\s\"'`]*"
-)
-_PATHS = (  # what may be one; is_path() decides
-    r"(?P<quote>[\"'`])(?P<quoted>(?:" + _PATH_START + r"|/(?=[^\"'`\n/]{1,255}/))[^\"'`\n]{1,1000})(?P=quote)"
-    r"|(?P<bare>(?<![\w./\\])(?:" + _PATH_START + r"|/(?=[^\s\"'`/<>]{1,255}/))(?:" + _PATH_STOP + r"|\{\w{1,64}\}|<\w{1,64}>){1,1000}"
-    r"|(?<![\w.@$~/\\-])[\w.@$-]" + _PATH_NAME + r"?(?:[\\/]{1,2}" + _PATH_NAME + r")+)"
-)
-_ROUTE = r"/(?:(?:api|rest|graphql|rpc|v\d{1,2}|auth|oauth2?|webhooks?|\.well-known)/|\S{0,255}/(?::\w|\{\w{1,64}\}|<\w{1,64}>))"
-_FILE_ENDING = r"\.(?!x\b)[A-Za-z][A-Za-z0-9]{0,9}(?:[-~%$@\]][^\\/]{0,64})?$"  # also of "main.py-based"; 3.x is a version
-
-
-def is_path(text: str, listed: list[str]) -> bool:
-    """Tell whether text with slashes in it is a path, `listed` being files that are known to be.
-
-    A path is: what begins with ~/, $HOME/, ./, ../, C:\\, \\\\ or file:; what begins with / but is no API route; and a relative one that
-    ends as a file does (src/price.ts), or that is a listed file or a folder above one. A route begins with /api/, /v1/, /auth/ and the
-    like, or has a parameter (/users/:id, /users/{id}), ends as no file does, and begins with no folder that every system has. None:
-    and/or, 2026/01/31, origin/main, and what begins with a name that has a dot inside: example.org/page.html, re.match/re.search.
-    """
-    if re.match(_PATH_START, text):
-        return True
-    is_file = re.search(_FILE_ENDING, text) is not None
-    if text.startswith("/"):
-        on_disk = re.match("/" + _DISK_ROOT, text) is not None
-        return is_file or on_disk or not re.match(_ROUTE, text)
-    if is_file and not re.match(r"[\w@-]+\.\w", text):
-        return True
-    inside = "/%s/" % text.strip("/")
-    return any(inside in "/%s/" % path for path in listed)
-
-
-def without_paths(text: str, folders: list[str], listed: list[str]) -> str:
-    """Take paths, as is_path() has them, down to their last name, and `folders` out wherever they stand.
-
-    Addresses stay, and what follows the name of an HTTP method does, unless it begins with a folder that every system has.
-    """
-    def last_name(match: re.Match[str]) -> str:
-        path = match.group("quoted") or match.group("bare")
-        if not path:
-            return match.group()  # an address
-        end = re.search(r"[.:!?*_]*$", path).start()
-        if not is_path(path[:end], listed):
-            return match.group()
-        names = [name for name in re.split(r"[\\/]+", path[:end]) if name.strip(".")]
-        quote = match.group("quote") or ""
-        return "%s…/%s%s%s" % (quote, names[-1] if names else "", path[end:], quote)
-
-    for folder in sorted(folders, key=len, reverse=True):
-        if len(folder) > 1:
-            text = re.sub(r"(?<![\w.~-])%s(?![\w-]|\.\w)" % re.escape(folder), "…", text)
-    return re.sub("%s|%s" % (_ADDRESSES, _PATHS), last_name, text)
-
-
-def _own_folders(front: dict[str, Any]) -> list[str]:
-    """The folders that a memory was made in, as its front matter has them."""
-    places = [str(front.get(name) or "") for name in ("cwd", "project")]
-    return [place for place in places if re.match(r"[/~\\]|[A-Za-z]:[\\/]", place)]
-
-
-def shared_text(memory: Memory) -> str:
-    """Tell what of a memory is for others: of a session, the items below SHARED_HEADINGS; of a note, its text."""
-    if not memory.front.get("session"):
-        return re.sub(r"\A\s*# .*\n", "", memory.digest).strip()
-    parts = []
-    for heading in SHARED_HEADINGS:
-        items = digest_items(memory.digest, heading)
-        if items:
-            parts.append("## %s\n\n- %s" % (heading, "\n- ".join(items)))
-    return "\n\n".join(parts)
-
-
-def make_candidate(team: Team, memory: Memory, path: str) -> dict[str, Any]:
-    """Make a candidate as the outbox holds it, of which the id and the two texts are sent.
-
-    {"format", "id", "title", "content", "memory": local id, "hub", "at"}
-    Raises StateError for what is not to be shared: a team's own memory, a switched-off project, a digest with nothing to tell.
-    """
-    front = memory.front
-    name = os.path.basename(path)
-    folders = _own_folders(front)
-    if front.get("kind") == "team":
-        raise StateError("%s came from the team" % name)
-    if any(switched_off(os.path.expanduser(folder)) for folder in folders):
-        raise StateError("%s belongs to a project that is switched off" % name, "a .memhook-off file lies in its folder or above it")
-    files = [item.strip("`") for item in digest_items(memory.digest, "Files")]
-    title = one_line(without_paths(clean(memory_title(memory.digest, path)), folders, files), TITLE_CHARS)
-    content = without_paths(clean(shared_text(memory)), folders, files)
-    if not content:
-        raise StateError("%s has no decisions, solved problems or patterns to propose" % name,
-                         "write what you learned: memhook save --propose TEXT")
-    if len(content) > CONTENT_CHARS:
-        raise StateError("%s is too long for a candidate: %d characters of at most %d" % (name, len(content), CONTENT_CHARS))
-    return {"format": CANDIDATE_FORMAT, "id": content_id(team.tenant, title, content), "title": title, "content": content,
-            "memory": str(front.get("id") or ""), "hub": team.url, "at": iso(now())}
-
-
-def enqueue(home: Home, candidate: dict[str, Any]) -> None:
-    """Put a candidate into the outbox, durably, unless it waits there already, or was refused and put aside."""
-    spool = Spool(home.path("outbox"))
-    items = spool.items("new") + spool.items("claimed") + spool.items("dead")
-    if not any(item.stem.endswith("-" + candidate["id"]) for item in items):
-        data = json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace")
-        spool.put("%013d-%s" % (now() * 1000, candidate["id"]), data)
 
 
 # ---- sending
@@ -7745,7 +7765,7 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     team = need_team(home)
     if home.environ.get("MEMHOOK_OFF"):
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
-    candidates = [make_candidate(team, parse_memory(read_file(path) or b""), path) for path in paths]
+    candidates = [make_candidate(parse_memory(read_file(path) or b""), path, team.tenant, team.url) for path in paths]
     for candidate in candidates:
         enqueue(home, candidate)
     try:
@@ -7792,7 +7812,7 @@ def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
         if path is None:
             continue
         try:
-            enqueue(home, make_candidate(team, parse_memory(read_file(path) or b""), path))
+            enqueue(home, make_candidate(parse_memory(read_file(path) or b""), path, team.tenant, team.url))
         except StateError as error:
             log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
 
@@ -7977,23 +7997,16 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-# ==== 22. Hub ===================================================================
-# Job:      a team's server: takes candidates in, lets admins and policy decide, gives out what was kept, and proves what was decided.
+# ==== 23. Hub ===================================================================
+# Job:      what a team's server keeps: take candidates in, let admins and policy decide, give out what was kept, prove what was decided.
 # Promise:  an intake that was answered 201 survives power loss, and is there once however often it is sent. A change of status and
 #           its receipt commit in one transaction or not at all. Receipts of a tenant form a chain of hashes that is never rehashed.
 # Not:      no tenant sees anything of another: every table's key begins with the tenant, ids are looked up within it, numbers count
-#           within it, and words are ranked within it. No CORS, no TLS (put a proxy before it), no session, no cookie.
-# Calls:    serve_hub; add_token, revoke_token; govern -> anchor -> audit
-# On error: StateError; over HTTP a Problem, as application/problem+json (RFC 9457) without anything of the request in it.
+#           within it, and words are ranked within it.
+# Calls:    add_token -> take_in -> promote, reject; govern -> append_anchors -> audit
+# On error: StateError for a command, Problem for a request.
 
 HUB_FORMAT = 1
-HUB_PORT = 8377
-HUB_THREADS = 64  # connections served at once; the one that waits longest makes room for a new one
-HUB_BODY_BYTES = 256 << 10
-HUB_HEAD_BYTES = 16 << 10
-HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
-HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads
-HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
 HUB_PAGE = 100  # rows of an answer, unless asked for fewer
 HUB_PAGE_CHARS = 1 << 20  # of contents in an answer
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
@@ -8572,7 +8585,24 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
     return {"ok": not findings, "receipts": sum(len(check.heads) - 1 for check in checks), "findings": findings}
 
 
-# ---- the server's parts
+# ==== 24. Server ================================================================
+# Job:      answer a hub's API over HTTP.
+# Promise:  what was answered 201 is on the disk. Idle, slow and hostile clients cost their own connection, never another's. At SIGTERM
+#           every request that has come is answered.
+# Not:      no CORS, no TLS (put a proxy before it), no session, no cookie.
+# Calls:    serve_hub -> listen -> admit -> api_...
+# On error: a Problem, as application/problem+json (RFC 9457) without anything of the request in it; StateError where it cannot listen.
+
+HUB_PORT = 8377
+HUB_THREADS = 64  # connections served at once; the one that waits longest makes room for a new one
+HUB_BODY_BYTES = 256 << 10
+HUB_HEAD_BYTES = 16 << 10
+HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
+HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads
+HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
+
+
+# ---- its parts
 
 
 class Quota:
@@ -9100,7 +9130,7 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 
 
-# ==== 23. Settings ==============================================================
+# ==== 25. Settings ==============================================================
 # Job:      Claude's settings.json: which hook lines are ours, and how ours come in and go out.
 # Promise:  foreign bytes stay what they are: edits are splices of the text. A file that is not strict JSON is refused, and the line named.
 # Calls:    read_settings -> add_hooks | remove_hooks -> write_settings
@@ -9479,7 +9509,7 @@ def write_settings(settings: Settings, data: bytes) -> None:
         remove_file(temp)
 
 
-# ==== 24. Install ===============================================================
+# ==== 26. Install ===============================================================
 # Job:      consent, then our hooks into Claude's settings.json; and out again.
 # Promise:  nothing is written before the words are typed; after an uninstall settings.json is as if we had never been there.
 # Calls:    install: read -> plan -> ask -> copy -> back up -> write -> check -> consent.json, last
@@ -9995,7 +10025,7 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
         return erase_home(home)
 
 
-# ==== 25. Status ================================================================
+# ==== 27. Status ================================================================
 # Job:      facts about this installation, for a person and as JSON.
 # Promise:  looks, changes nothing.
 
@@ -10159,7 +10189,7 @@ def check_status(home: Home) -> dict[str, Any]:
     }
 
 
-# ==== 26. Verify ================================================================
+# ==== 28. Verify ================================================================
 # Job:      whether anything was lost or stored twice: every transcript is read again from its first byte.
 # Promise:  trusts no ledger of ours where the transcript is there; looks, changes nothing.
 # Calls:    verify -> Evidence (what is where) -> Check (one transcript) -> Coverage
@@ -10492,7 +10522,7 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
     return list(found.values())
 
 
-# ==== 27. Config ================================================================
+# ==== 29. Config ================================================================
 # Job:      settings that a person changes: checked, written, and agreed to where they send text off the machine.
 # Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
 # On error: UsageError for a value, StateError for a config.json that is none; the file is as it was.
@@ -10612,7 +10642,7 @@ def unset_setting(home: Home, key: str) -> None:
         grant_models(home, [], "unset")
 
 
-# ==== 28. Doctor ================================================================
+# ==== 30. Doctor ================================================================
 # Job:      what is wrong, why it matters, and what mends it.
 # Promise:  looks, changes nothing; the hooks are run as they stand, on an empty stdin.
 
@@ -10983,7 +11013,7 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
-# ==== 29. Demo ==================================================================
+# ==== 31. Demo ==================================================================
 # Job:      the whole way of a session into memory, on one that it writes itself, by the real hook commands.
 # Promise:  nothing outside its folder is touched.
 
@@ -11086,7 +11116,7 @@ def run_demo(root: str, tell: Callable[[str], None]) -> None:
     prove_demo(home, project, tell)
 
 
-# ==== 30. Commands ==============================================================
+# ==== 32. Commands ==============================================================
 # Job:      read arguments, call, print. One table for parser, dispatch, help and tests.
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
 # Not:      cmd_x has no docstring: COMMANDS, at the end, says what each does, with examples. It returns its exit status, None for 0.

@@ -233,10 +233,10 @@ def test_a_path_is_down_to_its_last_name_and_what_only_looks_like_one_stays():
         assert memhook.without_paths("see %s now" % text, ["/work/acme"], listed) == "see %s now" % text
 
 
-def test_a_file_that_the_session_touched_is_known_as_a_path_though_its_name_has_no_ending(member):
+def test_a_file_that_the_session_touched_is_known_as_a_path_though_its_name_has_no_ending():
     digest = "# T\n\n## Decisions\n\n- We keep build/Rules as it is.\n\n## Files\n\n- `build/Rules`\n"
     memory = memhook.Memory({"id": "1", "session": "s", "cwd": "/work/acme", "project": "/work/acme"}, digest, [])
-    assert memhook.make_candidate(memhook.read_team(member.api), memory, "t.md")["content"] == "## Decisions\n\n- We keep …/Rules as it is."
+    assert memhook.make_candidate(memory, "t.md", "team", "http://hub")["content"] == "## Decisions\n\n- We keep …/Rules as it is."
 
 
 def test_proposing_is_explicit_and_by_itself_only_where_that_was_chosen(hub, member, tenant):
