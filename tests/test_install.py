@@ -1,5 +1,6 @@
 """Installing, pausing, uninstalling, purging: consent first, nothing half, nothing left that runs. test_settings.py has settings.json itself."""
 import ast
+import contextlib
 import fnmatch
 import itertools
 import json
@@ -324,6 +325,26 @@ def test_a_purge_waits_for_a_drain_that_works(box):
     lock.release()
     erased.join()
     assert not box.home.exists() and not (box.config / "memhook.py").exists()
+
+
+def test_a_purge_goes_on_where_a_process_writes_into_the_home_meanwhile(box):
+    spool, count = memhook.Spool(box.api.path("spool")), 0
+
+    def write_until_it_is_gone():
+        nonlocal count
+        with contextlib.suppress(FileNotFoundError):
+            while count < 10_000:
+                spool.put("stem-%d" % count, b"{}")
+                count += 1
+                time.sleep(0.001)
+
+    writing = threading.Thread(target=write_until_it_is_gone)
+    writing.start()
+    while count < 20:
+        time.sleep(0.001)
+    memhook.uninstall_and_erase(box.api, lambda text: None)
+    writing.join()
+    assert count < 10_000 and not box.home.exists()
 
 
 @pytest.mark.parametrize("original", [SETTINGS, None])
