@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-694fb6279633fefb83812f52909853841bacb424293b8452e05a215873580051}
+SHA256=${MEMHOOK_SHA256-b670057b4fcc2dab8dcc230366f01de24f120f18e5c53d6fdee2b3671c01ea8e}
 
 tell() { printf '%s\n' "$*" >&2; }
 

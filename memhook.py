@@ -7892,8 +7892,9 @@ def pulled_id(team: Team, id: str) -> str:
 
 def _page_entries(team: Team, page: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """The memories or the tombstones of a page, with ids as a store has them; what is no object with an id is passed over."""
+    listed = page.get(name)
     entries = []
-    for entry in page[name] if isinstance(page.get(name), list) else ():
+    for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
             entries.append({**entry, "id": pulled_id(team, entry["id"])})
     return entries
@@ -7905,13 +7906,16 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids if id not in buried]
     if tombstones:
         append_json_lines(home.path("tombstones.jsonl"), tombstones)
-    gone = [known.pop(id) for id in ids if id in known]  # also of a tombstone that was noted before: a pull may have ended just after it
-    for path in gone:
-        remove_file(path)
-        sync_folder(os.path.dirname(path))
-    if gone:
+    removed = 0
+    for id in ids:  # also those that were noted before: a pull may have ended just after that
+        if id in known:
+            path = known.pop(id)
+            remove_file(path)
+            sync_folder(os.path.dirname(path))
+            removed += 1
+    if removed:
         forget_indexed(home)  # now: a later page may fail, and the index would keep it
-    return len(gone)
+    return removed
 
 
 def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, str]) -> dict[str, int]:
@@ -8188,7 +8192,8 @@ def take_in(db: Any, caller: Caller, candidate: dict[str, str]) -> dict[str, Any
 
     Two layers: the id finds a request that is sent again, the hash of the content finds the same content under any other id.
     """
-    id, tenant, content = candidate["id"], caller.tenant, candidate["content"]
+    tenant = caller.tenant
+    id, content = candidate["id"], candidate["content"]
     digest = file_hash(content.encode("utf-8"))
     same_id = "SELECT id, status, content_hash FROM candidates WHERE tenant = ? AND id = ?"
     same_content = "SELECT id, status FROM candidates WHERE tenant = ? AND content_hash = ? ORDER BY rowid LIMIT 1"
@@ -8394,7 +8399,8 @@ def list_tokens(db: Any) -> list[dict[str, str]]:
 def find_caller(db: Any, authorization: str) -> Caller:
     """Tell whose token it is. Raises Problem 401, the same for none, a wrong one and a revoked one."""
     import hmac
-    given, row = "", None
+    given = ""
+    row = None
     match = re.fullmatch(r"(?i:bearer) +(mhk_([0-9a-f]{12})_[A-Za-z0-9_-]{43})", authorization)
     if match:
         given = file_hash(match.group(1).encode())
