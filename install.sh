@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b670057b4fcc2dab8dcc230366f01de24f120f18e5c53d6fdee2b3671c01ea8e}
+SHA256=${MEMHOOK_SHA256-707730091bfa092bda68c5512d6ef866f9269c42a4c9f91cab1ea3ff0ecc6d32}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9340,8 +9340,8 @@ class Settings:
             if constant:
                 yield span.start, "%s is not JSON" % constant.group()
             keys: set[str] = set()
-            for held in inside if isinstance(span.value, dict) else ():
-                if held.key in keys:
+            for held in inside:
+                if held.key in keys and isinstance(span.value, dict):
                     yield held.key_start, "the key %s stands there twice" % json.dumps(held.key)
                 keys.add(held.key)
         if not isinstance(self.root.value, dict):
@@ -9396,7 +9396,10 @@ def _insert(settings: Settings, container: Span, key: Optional[str], value: Any)
     line_end, step = _style(text)
     inside = scan(text, container)
     new = "" if key is None else json.dumps(key) + ": "
-    if not line_end or inside and "\n" not in text[container.start:inside[0].key_start]:  # all on one line
+    on_one_line = not line_end
+    if inside and not on_one_line:
+        on_one_line = "\n" not in text[container.start:inside[0].key_start]
+    if on_one_line:
         new += json.dumps(value, ensure_ascii=False)
         before, after = "", ""
     else:
@@ -9813,7 +9816,10 @@ def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
     if there and there != wanted and _is_our_mcp(home, there):
         run_claude(home, "mcp", "remove", "--scope", "user", "memhook")
         there = None
-    if there == wanted or (there is None and run_claude(home, "mcp", "add", "--scope", "user", "memhook", "--", *wanted)):
+    stands = there == wanted
+    if there is None:
+        stands = run_claude(home, "mcp", "add", "--scope", "user", "memhook", "--", *wanted)
+    if stands:
         tell("Claude can search your memories (MCP server memhook).")
     else:
         tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s mcp" % called)
@@ -10317,6 +10323,7 @@ class Coverage:
         self.again: list[Turn] = []  # and those of the repeats: for a terminal, never for JSON or a log
 
     def to_json(self) -> dict[str, Any]:
+        """One of the "transcripts" of `verify --json`."""
         return {name: getattr(self, name) for name in ("path", "bytes", "turns", "gaps", "repeats", "state")}
 
 
@@ -10343,7 +10350,9 @@ class Check:
             self.coverage.trouble = str(error)
         except OSError as error:
             self.coverage.trouble = "%s: %s" % (error.strerror, error.filename)
-        if self.coverage.trouble:  # what is open and what was withheld is not known: each turn would be called missing
+        if not self.coverage.trouble and os.path.exists(path) and not os.access(path, os.R_OK):
+            self.coverage.trouble = "you may not read it"
+        if self.coverage.trouble:  # without its checkpoint nobody knows what is open or withheld: all of that would be called missing
             self.coverage.state = "not-checked"
         self.session = self.checkpoint.session or Request(path).session
         self.open = {turn_mark(turn.key, text_hash(turn.text)) for turn in self.checkpoint.turns}
@@ -10358,7 +10367,7 @@ class Check:
         coverage = self.coverage
         if coverage.state == "not-checked":
             return coverage
-        status = regular_file(coverage.path) if os.access(coverage.path, os.R_OK) else None
+        status = regular_file(coverage.path)
         lost: list[Turn] = []
         if status is not None:
             coverage.bytes = status.st_size
@@ -10470,7 +10479,9 @@ class Check:
             found = evidence.place(turn_mark(key, digest))
             if not found:
                 is_forgotten = key.rsplit("/", 1)[0] in names or digest in names
-                found = "forgotten" if is_forgotten else "missing" if intact else "edited"
+                found = "missing" if intact else "edited"
+                if is_forgotten:
+                    found = "forgotten"
             self.coverage.turns[found] += 1
             where = receipt.get("bytes")
             if found in ("repeated", "missing") and isinstance(where, list):
@@ -10503,7 +10514,8 @@ def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
     for path in transcripts(home):
         key, status = transcript_key(path), regular_file(path)
         is_due = consent is not None and status is not None and status.st_mtime >= consent.capture_at
-        if key in closed or is_due and not (stored_checkpoint(home, key) or {}).get("own"):
+        is_own = (stored_checkpoint(home, key) or {}).get("own")
+        if key in closed or (is_due and not is_own):
             found[os.path.realpath(path)] = key
             closed.discard(key)
     found.update((checkpoint_path(home, key), key) for key in sorted(closed))
@@ -10775,7 +10787,7 @@ def _covers_hooks(value: Any) -> bool:
     """Whether a value of strictPluginOnlyCustomization takes hooks from users: true, a list of kinds, or {kind: bool}."""
     if isinstance(value, dict):
         return bool(value.get("hooks"))
-    return value is True or isinstance(value, list) and "hooks" in value
+    return "hooks" in value if isinstance(value, list) else value is True
 
 
 def check_switches(home: Home, cwd: str) -> Iterator[Finding]:
@@ -10857,7 +10869,10 @@ def check_queues(home: Home) -> Iterator[Finding]:
 
 def _whole_home(home: Home) -> list[str]:
     """The path of the home and of all that lies in it."""
-    return [home.root] + [os.path.join(folder, name) for folder, folders, names in os.walk(home.root) for name in folders + names]
+    paths = [home.root]
+    for folder, folders, names in os.walk(home.root):
+        paths += [os.path.join(folder, name) for name in folders + names]
+    return paths
 
 
 def check_modes(home: Home) -> Iterator[Finding]:
@@ -10876,6 +10891,7 @@ def check_modes(home: Home) -> Iterator[Finding]:
 
 
 def check_disk(home: Home) -> Iterator[Finding]:
+    """A disk with little room."""
     import shutil
     free = shutil.disk_usage(home.root).free >> 20
     if free < home.setting("disk_low_mb"):
@@ -10935,7 +10951,8 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
     except ModelFailed:
         yield "the %s has no key: %s" % (role, key_source(home, role)), "memhook config set %s_key_file FILE" % role
     usage = read_usage(home, role)
-    if usage["streak"] >= FAILING_STREAK or role == "embedder" and usage["why"]:
+    is_down = role == "embedder" and usage["why"]  # nothing of a search waits for it: one failure is told at once
+    if is_down or usage["streak"] >= FAILING_STREAK:
         again = "distil" if role == "distiller" else "reindex"
         yield ("the %s is failing: %s (%d times today)" % (role, usage["why"], usage["failures"]),
                "memhook status tells what is used; memhook %s tries now" % again)
@@ -11538,7 +11555,7 @@ def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> Non
     turns = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count)
     show("%s, %d bytes read: %s" % (read, sum(coverage.bytes for coverage in found), turns or "no turns"))
     if "not-checked" in states:
-        show("Not checked, for their checkpoints cannot be read: %d. memhook doctor tells what mends that." % states.count("not-checked"))
+        show("Not checked, for they or their checkpoints cannot be read: %d. memhook doctor tells what mends a checkpoint." % states.count("not-checked"))
     if totals["edited"]:
         show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
     if not ok:
@@ -11619,6 +11636,7 @@ def cmd_distil(home: Home, options: Any) -> None:
 
 
 def setting_facts(home: Home, name: str) -> dict[str, Any]:
+    """-> {"value", "source": "environment", "file" or "default"}"""
     return {"value": home.setting(name), "source": home.source(name)}
 
 
@@ -11855,10 +11873,12 @@ class Argument:
 
 
 def flag(name: str, text: str) -> Argument:
+    """One that is there or not."""
     return Argument(name, action="store_true", help=text)
 
 
 def valued(name: str, metavar: str, text: str, **options: Any) -> Argument:
+    """One with a value, which help calls `metavar`."""
     return Argument(name, metavar=metavar, help=text, **options)
 
 
@@ -12107,6 +12127,7 @@ def open_streams() -> None:
 
 
 def say_error(message: str, hint: str) -> None:
+    """What went wrong on one line, what to do next on another."""
     say("memhook: %s%s" % (message, "\n         " + hint if hint else ""))
 
 

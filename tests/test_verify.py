@@ -369,9 +369,9 @@ def test_a_path_of_which_nothing_is_known_is_an_error(box):
     assert done.returncode == 1 and "nowhere.jsonl" in done.stderr
 
 
-@pytest.mark.parametrize("trouble", ["of root's", "of a newer program", "of root's, and its transcript is gone"])
-def test_a_checkpoint_that_cannot_be_read_keeps_no_other_transcript_from_being_checked(box, trouble):
-    """As `sudo claude` leaves one. Without it nobody knows what is open or was withheld: it is named, and nothing is called lost."""
+@pytest.mark.parametrize("trouble", ["of root's", "of a newer program", "of root's, and its transcript is gone", "its transcript is root's"])
+def test_what_cannot_be_read_keeps_no_other_transcript_from_being_checked(box, trouble):
+    """As `sudo claude` leaves it. Without its checkpoint nobody knows what is open or was withheld: it is named, and nothing is called lost."""
     prefix = heeding_modes()
     for number in range(3):
         talk(box, "session-000%d" % number, 1)
@@ -380,7 +380,7 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_other_transcript_from_being_c
     if "newer" in trouble:
         checkpoint.write_text(json.dumps({**json.loads(checkpoint.read_text()), "format": 99}))
     else:
-        checkpoint.chmod(0)
+        (transcript if trouble.startswith("its") else checkpoint).chmod(0)
     if "gone" in trouble:
         transcript.unlink()
     command = [*prefix, box.python, str(PROGRAM), "verify"]
@@ -391,7 +391,7 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_other_transcript_from_being_c
     states = {one["path"]: one["state"] for one in found["transcripts"]}
     assert states.pop(named) == "not-checked" and list(states.values()) == ["ok", "ok"]
     assert found["ok"] is False and found["totals"]["not_checked"] == 1 and found["totals"]["missing"] == 0 and found["totals"]["stored"] >= 4
-    assert "not-checked  %s  (" % named in asked[0].stdout and "cannot be read: 1. memhook doctor" in asked[0].stdout
+    assert "not-checked  %s  (" % named in asked[0].stdout and "checkpoints cannot be read: 1." in asked[0].stdout
 
 
 def test_verify_of_nothing_says_so(bare):
