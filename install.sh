@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-707730091bfa092bda68c5512d6ef866f9269c42a4c9f91cab1ea3ff0ecc6d32}
+SHA256=${MEMHOOK_SHA256-9e89bf9c90d5290cff9b8391b707cb97b1f1b8086bedde35b7af40c5bb64cb7b}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9833,17 +9833,18 @@ def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
 
 
 def sweep_killed(home: Home) -> None:
-    """Remove the temp files of installs that were killed. Under the lock: they are nobody's."""
+    """Remove the temp files of installs that were killed. Under the lock: only a pause or a resume may be writing such a file now."""
     target = os.path.realpath(settings_path(home))
-    places = (
-        (home.config, r"(?:memhook\.py|settings\.json\.memhook-backup)\.\d+\.tmp"),
-        (os.path.join(home.config, "__pycache__"), r"memhook\.[\w.-]+\.pyc\.\d+"),
-        (home.root, r"(?:install\.json|consent\.json|\.gitignore)\.\d+\.tmp"),
-        (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-\d+\.tmp"),
+    places = (  # in the patterns the process that wrote it
+        (home.config, r"(?:memhook\.py|settings\.json\.memhook-backup)\.(\d+)\.tmp"),
+        (home.root, r"(?:install\.json|consent\.json|\.gitignore)\.(\d+)\.tmp"),
+        (os.path.dirname(target), re.escape(os.path.basename(target)) + r"\.memhook-(\d+)\.tmp"),
+        (os.path.join(home.config, "__pycache__"), r"memhook\.[\w.-]+\.pyc\.\d+"),  # importlib's; it makes another if this goes
     )
     for folder, pattern in places:
         for name in list_folder(folder):
-            if re.fullmatch(pattern, name):
+            match = re.fullmatch(pattern, name)
+            if match and not (match.lastindex and client_gone([int(match.group(1)), ""]) is None):
                 remove_file(os.path.join(folder, name))
 
 
@@ -9900,8 +9901,9 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     if read_consent(home) is None:
         tell(DISCLOSURE.format(home=home.root, program=program_path(home), settings=settings.path, count=len(HOOK_SPECS)))
         ask_consent(phrase)
-    home.create()
+    make_folder(home.root)  # where the lock lies
     with locked(home):
+        home.create()
         sweep_killed(home)
         copy_program(home)
         merge_hooks(home)
