@@ -9214,7 +9214,8 @@ def parse_hook(command: Any) -> Optional[HookLine]:
         line = HookLine(*words, "", False)
     else:
         return None
-    return line if known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS} else None
+    known = known and _is_program(line.program) and line.subcommand in {spec.subcommand for spec in HOOK_SPECS}
+    return line if known else None
 
 
 # ---- settings.json as text
@@ -9788,7 +9789,8 @@ def mcp_command(home: Home) -> list[str]:
 
 def mcp_file(home: Home) -> str:
     """Where the client keeps its MCP servers."""
-    return os.path.join(home.config if home.environ.get("CLAUDE_CONFIG_DIR") else os.path.dirname(home.config), ".claude.json")
+    folder = home.config if home.environ.get("CLAUDE_CONFIG_DIR") else os.path.dirname(home.config)
+    return os.path.join(folder, ".claude.json")
 
 
 def mcp_entry(home: Home) -> Optional[list[str]]:
@@ -10527,7 +10529,10 @@ def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
 def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> list[Coverage]:
     """Check the transcripts in `paths`, or all that are known; `tell` is called with (checked, of how many). Changes nothing."""
     consent = read_consent(home)
-    targets = {path: transcript_key(path) for path in named_transcripts(home, paths)} if paths else known_transcripts(home, consent)
+    if paths:
+        targets = {path: transcript_key(path) for path in named_transcripts(home, paths)}
+    else:
+        targets = known_transcripts(home, consent)
     evidence = Evidence(home)
     found: dict[str, Coverage] = {}
     for path, key in targets.items():
@@ -10744,8 +10749,10 @@ def check_hook_runs(home: Home, settings: Settings) -> Iterator[Finding]:
             yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + told if told else ""),
                    "Claude Code shows an error, and nothing is captured", "memhook install")
     line = parse_hook(next(iter(commands.values()), None))
-    if not all_run or not line or not line.current or not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
+    if not all_run or line is None or not line.current:
         return
+    if not os.access(line.interpreter, os.X_OK) or not os.path.isfile(line.program):
+        return  # check_hook_entries says so
     status, out, _ = run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
     if status or out.split() != [b"memhook", VERSION.encode()]:
         yield ("the installed hooks do not run memhook %s but %s" % (VERSION, _last_line(out) or "nothing that answers"),
@@ -10835,7 +10842,8 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
             event = json.loads(line) if b"-failed" in line else {}
         except ValueError:
             continue
-        if event.get("event") in ("hook-failed", "capture-failed") and (parse_time(event.get("at")) or 0.0) > now() - LATE_SECONDS:
+        at = parse_time(event.get("at")) or 0.0
+        if event.get("event") in ("hook-failed", "capture-failed") and at > now() - LATE_SECONDS:
             found.append(event)
     return found
 
@@ -10934,8 +10942,11 @@ def check_index(home: Home) -> Iterator[Finding]:
     if form > INDEX_FORMAT:
         yield "the index was written by a newer memhook", "this one would make it anew at each search", "update %s" % program_path(home)
         return
-    late = [path for path, status in walk_memories(home.path("memories"))
-            if known.get(path) != (status.st_mtime_ns, status.st_size) and max(status.st_mtime, status.st_ctime) < now() - LATE_SECONDS]
+    late = []
+    for path, status in walk_memories(home.path("memories")):
+        is_old = max(status.st_mtime, status.st_ctime) < now() - LATE_SECONDS
+        if is_old and known.get(path) != (status.st_mtime_ns, status.st_size):
+            late.append(path)
     if late:
         yield ("the index is stale: %d memories changed more than a day ago are not in it (%s)" % (len(late), _some(late)),
                "what a session is told at its start is out of date", "memhook reindex")
@@ -11557,7 +11568,8 @@ def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> Non
     turns = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count)
     show("%s, %d bytes read: %s" % (read, sum(coverage.bytes for coverage in found), turns or "no turns"))
     if "not-checked" in states:
-        show("Not checked, for they or their checkpoints cannot be read: %d. memhook doctor tells what mends a checkpoint." % states.count("not-checked"))
+        show("Not checked, for they or their checkpoints cannot be read: %d." % states.count("not-checked"))
+        show("memhook doctor tells what mends a checkpoint.")
     if totals["edited"]:
         show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
     if not ok:
