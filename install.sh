@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9e89bf9c90d5290cff9b8391b707cb97b1f1b8086bedde35b7af40c5bb64cb7b}
+SHA256=${MEMHOOK_SHA256-bfe72ead8101dd24d4cb85d6632c0beb01d8d90ca75f32d446fc13c7512dc9c6}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9794,11 +9794,12 @@ def mcp_file(home: Home) -> str:
 
 
 def mcp_entry(home: Home) -> Optional[list[str]]:
-    """The words that start the MCP server "memhook", by the client's file; None where there is none."""
-    stored = read_json(mcp_file(home))
-    servers = stored.get("mcpServers") if isinstance(stored, dict) else None
-    entry = servers.get("memhook") if isinstance(servers, dict) else None
-    return [str(entry.get("command")), *map(str, entry.get("args") or [])] if isinstance(entry, dict) else None
+    """The words that start the MCP server "memhook", by the client's file; None where there is none, or the file cannot be read."""
+    try:
+        entry = read_json(mcp_file(home))["mcpServers"]["memhook"]
+        return [str(entry.get("command")), *map(str, entry.get("args") or [])]
+    except (AttributeError, LookupError, OSError, TypeError):
+        return None
 
 
 def _is_our_mcp(home: Home, words: list[str]) -> bool:

@@ -638,6 +638,17 @@ def test_a_foreign_server_of_our_name_stays(bare):
     assert servers(bare) == {"memhook": {"type": "http", "url": "https://example.org"}} and claude.calls == []
 
 
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"mcpServers": []}', '{"mcpServers": {"memhook": "x"}}', '{"mcpServers": {"memhook": {"args": 5}}}'],
+                         ids=lambda content: content or "a folder")
+def test_a_file_of_the_client_that_tells_nothing_stops_neither_install_nor_uninstall(bare, content):
+    path = bare.user / ".claude.json"
+    path.mkdir() if content is None else path.write_text(content)
+    Claude(bare, "sys.exit(1)")
+    assert "claude mcp add" in bare.run(*OFFER).stderr
+    assert "memhook is off" in bare.run("uninstall").stderr and not (bare.config / "memhook.py").exists()
+    assert path.is_dir() if content is None else path.read_text() == content
+
+
 def test_an_entry_that_cannot_be_removed_is_spoken_of(bare):
     Claude(bare, MCP)
     bare.run(*OFFER)
