@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-bfe72ead8101dd24d4cb85d6632c0beb01d8d90ca75f32d446fc13c7512dc9c6}
+SHA256=${MEMHOOK_SHA256-dd3d3e622340fa8e42c2c35b92e78ebc3d9acf42dd041e3e8af9caad4251ee8f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

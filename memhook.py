@@ -21,30 +21,34 @@ Sections (grep -n '^# ====' memhook.py)
     6. Redact
     7. Transcript
     8. Spool
-    9. Capture
-    10. Hooks
-    11. Memory
-    12. Distil
-    13. Index
-    14. Search
-    15. Models
-    16. Upgrade
-    17. Embeddings
-    18. Drain
-    19. Recall
-    20. MCP
-    21. Candidate
-    22. Team
-    23. Hub
-    24. Server
-    25. Settings
-    26. Install
-    27. Status
-    28. Verify
-    29. Config
-    30. Doctor
-    31. Demo
-    32. Commands
+    9. Project
+    10. Checkpoint
+    11. Capture
+    12. Hooks
+    13. Memory
+    14. Distil
+    15. Index
+    16. Search
+    17. Models
+    18. Upgrade
+    19. Embeddings
+    20. Catchup
+    21. Drain
+    22. Forget
+    23. Recall
+    24. MCP
+    25. Candidate
+    26. Team
+    27. Hub
+    28. Server
+    29. Settings
+    30. Install
+    31. Status
+    32. Verify
+    33. Config
+    34. Doctor
+    35. Demo
+    36. Commands
 
 On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
 
@@ -1674,58 +1678,11 @@ def last_segment(home: Home, key: str) -> int:
     return max([number for number in done if isinstance(number, int)] + waiting, default=-1)
 
 
-# ==== 9. Capture ================================================================
-# Job:      what is new in a transcript into the spool, with a checkpoint of how far that went.
-# Promise:  each turn reaches the spool at least once, and none is passed over: a segment is queued BEFORE the
-#           checkpoint moves. That is deliberate. The other way round, a crash between the two loses the segment and
-#           nothing can notice; this way it is queued again, under the same id, and the drain stores it once.
-# Not:      no model, no network, no process. Cost: the bytes that are new, never those of the transcript.
-# Calls:    capture(home, request): lock -> read -> spool -> seen -> checkpoint -> unlock
-# On error: OSError before the checkpoint was written: nothing moved, the next capture does it again.
-
-
-class Chunk:
-    """A run of turns that makes one segment."""
-
-    __slots__ = ("turns",)
-
-    def __init__(self, turns: list[Turn]) -> None:
-        self.turns = turns
-
-    @property
-    def end_byte(self) -> int:
-        """Where the last turn ends: what is queued. Never the end of the file."""
-        return self.turns[-1].end
-
-
-def next_chunk(turns: list[Turn], limit: int = SEGMENT_CHARS) -> Optional[Chunk]:
-    """The first segment that `turns` hold, or None while they are not enough for one.
-
-    It ends with the first turn that brings it to `limit` characters (a prompt waits for its answer, up to twice that), or
-    before the first turn of another project. It depends on nothing after the cut: however a transcript is
-    split into Stops, the segments are the same.
-    """
-    total = 0
-    for number, turn in enumerate(turns):
-        if number and turn.project != turns[0].project:
-            return Chunk(turns[:number])
-        total += len(turn.text)
-        if total >= limit and (turn.kind != "prompt" or total >= 2 * limit):
-            return Chunk(turns[:number + 1])
-    return None
-
-
-def plan_tail_segments(turns: list[Turn], limit: int = SEGMENT_CHARS) -> list[Chunk]:
-    """All the segments of a transcript that has ended: the rest, however short, is the last."""
-    chunks = []
-    while turns:
-        chunk = next_chunk(turns, limit) or Chunk(turns)
-        chunks.append(chunk)
-        turns = turns[len(chunk.turns):]
-    return chunks
-
-
-# ---- project
+# ==== 9. Project ================================================================
+# Job:      what a folder belongs to: its repository, its worktree, whether it is switched off.
+# Promise:  the same key for every worktree, subfolder and clone of one origin, and two keys for two repositories of one name.
+# Not:      no git process: a hook reads .git files.
+# On error: what cannot be read counts as absent, and the folder stands for itself.
 
 
 def _git_text(*path: str) -> str:
@@ -1803,7 +1760,12 @@ def switched_off(cwd: str) -> bool:
     return True
 
 
-# ---- checkpoint
+# ==== 10. Checkpoint ============================================================
+# Job:      how far each transcript has been captured, and which of its lines were taken.
+# Promise:  the new checkpoint or the old one, never half of one; lines count as taken only after they are in the spool.
+# Not:      not synced. A checkpoint that is lost or damaged is rebuilt: the transcript is read again, `seen` tells what was taken.
+# Calls:    read_checkpoint, write_checkpoint; Seen(home).of(part), Seen.add
+# On error: StateError for a checkpoint of a newer program; a damaged one counts as absent.
 
 
 def transcript_key(path: str) -> str:
@@ -1985,6 +1947,57 @@ class Seen:
         except PermissionError:
             return  # a repeat that is not noticed here is cut out by the drain; a neighbour that is not captured would be lost
         found.update(data[at:at + 8] for at in range(0, len(data) - 7, 8))
+
+
+# ==== 11. Capture ===============================================================
+# Job:      what is new in a transcript into the spool, with a checkpoint of how far that went.
+# Promise:  each turn reaches the spool at least once, and none is passed over: a segment is queued BEFORE the
+#           checkpoint moves. That is deliberate. The other way round, a crash between the two loses the segment and
+#           nothing can notice; this way it is queued again, under the same id, and the drain stores it once.
+# Not:      no model, no network, no process. Cost: the bytes that are new, never those of the transcript.
+# Calls:    capture(home, request): lock -> read -> spool -> seen -> checkpoint -> unlock
+# On error: OSError before the checkpoint was written: nothing moved, the next capture does it again.
+
+
+class Chunk:
+    """A run of turns that makes one segment."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, turns: list[Turn]) -> None:
+        self.turns = turns
+
+    @property
+    def end_byte(self) -> int:
+        """Where the last turn ends: what is queued. Never the end of the file."""
+        return self.turns[-1].end
+
+
+def next_chunk(turns: list[Turn], limit: int = SEGMENT_CHARS) -> Optional[Chunk]:
+    """The first segment that `turns` hold, or None while they are not enough for one.
+
+    It ends with the first turn that brings it to `limit` characters (a prompt waits for its answer, up to twice that), or
+    before the first turn of another project. It depends on nothing after the cut: however a transcript is
+    split into Stops, the segments are the same.
+    """
+    total = 0
+    for number, turn in enumerate(turns):
+        if number and turn.project != turns[0].project:
+            return Chunk(turns[:number])
+        total += len(turn.text)
+        if total >= limit and (turn.kind != "prompt" or total >= 2 * limit):
+            return Chunk(turns[:number + 1])
+    return None
+
+
+def plan_tail_segments(turns: list[Turn], limit: int = SEGMENT_CHARS) -> list[Chunk]:
+    """All the segments of a transcript that has ended: the rest, however short, is the last."""
+    chunks = []
+    while turns:
+        chunk = next_chunk(turns, limit) or Chunk(turns)
+        chunks.append(chunk)
+        turns = turns[len(chunk.turns):]
+    return chunks
 
 
 # ---- reading
@@ -2477,7 +2490,7 @@ def capture(home: Home, consent: Consent, request: Request) -> Captured:
     return taking.done
 
 
-# ==== 10. Hooks =================================================================
+# ==== 12. Hooks =================================================================
 # Job:      one function for each event of Claude Code that captures; SessionStart's, which tells, is in Recall.
 # Promise:  exit 0 whatever happens, nothing on stdout, milliseconds; no model, no network.
 # Not:      a hook is no place to wait: what takes longer than a lock's 300 ms is the drain's.
@@ -2681,7 +2694,7 @@ if __name__ == "__main__":
 #-- what follows is not even loaded by these two hooks (see BOOT): it may be as long as it must
 
 
-# ==== 11. Memory ================================================================
+# ==== 13. Memory ================================================================
 # Job:      a segment and its digest as one Markdown file, and back; the folder of these files.
 # Promise:  parse_memory(render_memory(...)) has the same turns, whatever they hold; write() replaces nothing a person changed.
 # Not:      an index. Markdown is the truth; what a person edits or deletes stays edited or deleted.
@@ -2899,7 +2912,7 @@ def read_graves(home: Home) -> Graves:
     return Graves(names)
 
 
-# ==== 12. Distil ================================================================
+# ==== 14. Distil ================================================================
 # Job:      say in a page what happened in a segment: asked, decided, tried, failed, mended, left open.
 # Promise:  deterministic, offline; every sentence was said, or names a file or a command of a tool line.
 # Not:      understanding. It finds sentences by what they contain, in the languages of the table.
@@ -3596,7 +3609,7 @@ def render_digest(digest: Digest) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-# ==== 13. Index =================================================================
+# ==== 15. Index =================================================================
 # Job:      a SQLite copy of the store that can be searched; as the Markdown is now, not as it was.
 # Promise:  derived: delete it and it comes back. Nothing is only here but the embedding cache, which costs time to rebuild.
 # Not:      ranking (Search). A store without an index can still be read, only slower.
@@ -4174,7 +4187,7 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
                 raise _unavailable(error)
 
 
-# ==== 14. Search ================================================================
+# ==== 16. Search ================================================================
 # Job:      the right units for any text, best first, and how sure that is; one memory or a part of it by its id.
 # Promise:  any text is a valid query. Results are ordered by score, then by age (the older first); explain tells each part of a score.
 # Not:      no model. Meaning is found by words: stems, parts of identifiers, beginnings, one typo, pairs of unspaced characters.
@@ -4732,7 +4745,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     return {"id": id, "path": stored_path(home, path), "title": title, "saved": not known}
 
 
-# ==== 15. Models ================================================================
+# ==== 17. Models ================================================================
 # Job:      what any use of a model shares: where it is, which key it gets, whether a person agreed, what was used today;
 #           one POST of JSON.
 # Promise:  nothing is sent but to a place that a person agreed to; no key stands in an address, a log or a message.
@@ -5151,7 +5164,7 @@ def model_status(home: Home) -> dict[str, Any]:
     }
 
 
-# ==== 16. Upgrade ===============================================================
+# ==== 18. Upgrade ===============================================================
 # Job:      a digest written by a model, in place of the offline one, in the same file.
 # Promise:  whatever a model does, a memory keeps its bytes or gets a whole new digest; what a person touched stays as it is.
 # Not:      nothing waits for it. Never two calls at once; no child outlives its time, nor what the child started.
@@ -5641,7 +5654,7 @@ def distil_old(home: Home, since: float, tell: Callable[[int, int], None]) -> di
         return upgrade_all(home, upgradable(home, since), PATIENCE, tell)
 
 
-# ==== 17. Embeddings ============================================================
+# ==== 19. Embeddings ============================================================
 # Job:      vectors of the index's units, and what they add to a ranking.
 # Promise:  a search waits for the vector of its own words only, and not for long; without it the words decide, and the answer says so.
 # Not:      no vector is computed by a search but that one; no hashed words are passed off as meaning.
@@ -6004,33 +6017,12 @@ def search_all_ways(home: Home, query: str, scope: Scope, limit: int, explain: b
     return search(home, query, scope, limit, explain, meaning)
 
 
-# ==== 18. Drain =================================================================
-# Job:      the only loop: capture what hooks could not, then turn every waiting segment into a memory.
-# Promise:  each step may be killed and run again; a segment leaves the spool only after its memory and its receipt are durable.
-# Not:      never two at once; a model is asked only when nothing waits any more; a bad item delays nobody.
-# Calls:    start_drain() from hooks; drain() in the detached process, or at a terminal
-# On error: Poison buries the item; a full or read-only disk ends the run and leaves everything where it is; else later again.
-
-
-class Drained:
-    """What one drain did."""
-
-    __slots__ = ("stored", "duplicate", "empty", "forgotten", "retried", "dead", "left")
-
-    def __init__(self) -> None:
-        self.stored = self.duplicate = self.empty = self.forgotten = self.retried = self.dead = self.left = 0
-
-    def count(self, *outcomes: str) -> None:
-        """Add one for each outcome, which is named as the field."""
-        for outcome in outcomes:
-            setattr(self, outcome, getattr(self, outcome) + 1)
-
-    def to_json(self) -> dict[str, int]:
-        """-> {"stored": n, ...}, as `drain --json` prints it."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-# ---- what hooks could not capture
+# ==== 20. Catchup ===============================================================
+# Job:      capture what hooks could not: what was put off, sessions that died, transcripts from before memhook (import).
+# Promise:  the same capture as the hooks', without their limits: begun again after a kill it goes on, and takes nothing twice.
+# Not:      a session that lives keeps its tail open; a folder that is switched off is never imported.
+# Calls:    catch_up() from the drain; plan_import, Import
+# On error: one transcript that cannot be read delays no other; a full or read-only disk ends the run.
 
 
 def client_gone(client: list[Any]) -> Optional[bool]:
@@ -6420,6 +6412,32 @@ class Import:
                 self.undrained = 0
 
 
+# ==== 21. Drain =================================================================
+# Job:      the only loop: capture what hooks could not, then turn every waiting segment into a memory.
+# Promise:  each step may be killed and run again; a segment leaves the spool only after its memory and its receipt are durable.
+# Not:      never two at once; a model is asked only when nothing waits any more; a bad item delays nobody.
+# Calls:    start_drain() from hooks; drain() in the detached process, or at a terminal
+# On error: Poison buries the item; a full or read-only disk ends the run and leaves everything where it is; else later again.
+
+
+class Drained:
+    """What one drain did."""
+
+    __slots__ = ("stored", "duplicate", "empty", "forgotten", "retried", "dead", "left")
+
+    def __init__(self) -> None:
+        self.stored = self.duplicate = self.empty = self.forgotten = self.retried = self.dead = self.left = 0
+
+    def count(self, *outcomes: str) -> None:
+        """Add one for each outcome, which is named as the field."""
+        for outcome in outcomes:
+            setattr(self, outcome, getattr(self, outcome) + 1)
+
+    def to_json(self) -> dict[str, int]:
+        """-> {"stored": n, ...}, as `drain --json` prints it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 # ---- one segment
 
 
@@ -6731,7 +6749,11 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
     return done
 
 
-# ---- forgetting
+# ==== 22. Forget ================================================================
+# Job:      remove memories from every place that is ours.
+# Promise:  the tombstone is durable first: whatever is interrupted after it, nothing comes back. What was in the index is overwritten.
+# Not:      Claude's own transcript and a person's backups are not ours; the receipt names them.
+# On error: StateError before anything was removed; IndexUnavailable: the next search still takes it out of the index.
 
 
 def _units_by_path(index: Index) -> dict[str, int]:
@@ -6846,7 +6868,7 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
     return receipts
 
 
-# ==== 19. Recall ================================================================
+# ==== 23. Recall ================================================================
 # Job:      what a new session is told of the earlier ones: open ends, last sessions, files, how to search.
 # Promise:  within its budget in UTF-16 units (as the client counts); framed as a record, which nothing inside can close.
 # Not:      no folder sync, no ranking: it reads the index as it is, in milliseconds. Off by the setting `recall` = off.
@@ -7056,7 +7078,7 @@ def hook_session_start(home: Home, consent: Consent, event: dict[str, Any]) -> N
 HOOKS = {**CAPTURE_HOOKS, "session-start": hook_session_start}
 
 
-# ==== 20. MCP ===================================================================
+# ==== 24. MCP ===================================================================
 # Job:      the same search, get and save as tools for Claude, over JSON-RPC 2.0 on stdin and stdout, one message a line.
 # Promise:  nothing else goes to stdout; a bad message gets its error and the server lives on; it ends when stdin does.
 # Not:      no server/discover (clients fall back to initialize on -32601), no resources, no prompts, no port.
@@ -7253,7 +7275,7 @@ def serve_mcp(home: Home, cwd: str) -> int:
             sink.flush()
 
 
-# ==== 21. Candidate =============================================================
+# ==== 25. Candidate =============================================================
 # Job:      make of a memory what a team may get: a title and a content.
 # Promise:  it is a digest's title, decisions, problems and patterns, or a note's text; secrets are replaced once more, and paths are
 #           down to their last name.
@@ -7378,7 +7400,7 @@ def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str
             "memory": str(front.get("id") or ""), "hub": hub, "at": iso(now())}
 
 
-# ==== 22. Team ==================================================================
+# ==== 26. Team ==================================================================
 # Job:      propose what sessions taught to a team's hub, and bring what the team kept into the store.
 # Promise:  nothing is queued before a person consented to this very hub; once queued, a candidate survives power loss and
 #           leaves the outbox only when the hub has acknowledged it, or refused it for good (dead/, with the reason).
@@ -8001,7 +8023,7 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-# ==== 23. Hub ===================================================================
+# ==== 27. Hub ===================================================================
 # Job:      what a team's server keeps: take candidates in, let admins and policy decide, give out what was kept, prove what was decided.
 # Promise:  an intake that was answered 201 survives power loss, and is there once however often it is sent. A change of status and
 #           its receipt commit in one transaction or not at all. Receipts of a tenant form a chain of hashes that is never rehashed.
@@ -8591,7 +8613,7 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
     return {"ok": not findings, "receipts": sum(len(check.heads) - 1 for check in checks), "findings": findings}
 
 
-# ==== 24. Server ================================================================
+# ==== 28. Server ================================================================
 # Job:      answer a hub's API over HTTP.
 # Promise:  what was answered 201 is on the disk. Idle, slow and hostile clients cost their own connection, never another's. At SIGTERM
 #           every request that has come is answered.
@@ -9136,7 +9158,7 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 
 
-# ==== 25. Settings ==============================================================
+# ==== 29. Settings ==============================================================
 # Job:      Claude's settings.json: which hook lines are ours, and how ours come in and go out.
 # Promise:  foreign bytes stay what they are: edits are splices of the text. A file that is not strict JSON is refused, and the line named.
 # Calls:    read_settings -> add_hooks | remove_hooks -> write_settings
@@ -9519,7 +9541,7 @@ def write_settings(settings: Settings, data: bytes) -> None:
         remove_file(temp)
 
 
-# ==== 26. Install ===============================================================
+# ==== 30. Install ===============================================================
 # Job:      consent, then our hooks into Claude's settings.json; and out again.
 # Promise:  nothing is written before the words are typed; after an uninstall settings.json is as if we had never been there.
 # Calls:    install: read -> plan -> ask -> copy -> back up -> write -> check -> consent.json, last
@@ -10042,7 +10064,7 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
         return erase_home(home)
 
 
-# ==== 27. Status ================================================================
+# ==== 31. Status ================================================================
 # Job:      facts about this installation, for a person and as JSON.
 # Promise:  looks, changes nothing.
 
@@ -10206,7 +10228,7 @@ def check_status(home: Home) -> dict[str, Any]:
     }
 
 
-# ==== 28. Verify ================================================================
+# ==== 32. Verify ================================================================
 # Job:      whether anything was lost or stored twice: every transcript is read again from its first byte.
 # Promise:  trusts no ledger of ours where the transcript is there; looks, changes nothing.
 # Calls:    verify -> Evidence (what is where) -> Check (one transcript) -> Coverage
@@ -10548,7 +10570,7 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
     return list(found.values())
 
 
-# ==== 29. Config ================================================================
+# ==== 33. Config ================================================================
 # Job:      settings that a person changes: checked, written, and agreed to where they send text off the machine.
 # Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
 # On error: UsageError for a value, StateError for a config.json that is none; the file is as it was.
@@ -10668,7 +10690,7 @@ def unset_setting(home: Home, key: str) -> None:
         grant_models(home, [], "unset")
 
 
-# ==== 30. Doctor ================================================================
+# ==== 34. Doctor ================================================================
 # Job:      what is wrong, why it matters, and what mends it.
 # Promise:  looks, changes nothing; the hooks are run as they stand, on an empty stdin.
 
@@ -11050,7 +11072,7 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
-# ==== 31. Demo ==================================================================
+# ==== 35. Demo ==================================================================
 # Job:      the whole way of a session into memory, on one that it writes itself, by the real hook commands.
 # Promise:  nothing outside its folder is touched.
 
@@ -11153,7 +11175,7 @@ def run_demo(root: str, tell: Callable[[str], None]) -> None:
     prove_demo(home, project, tell)
 
 
-# ==== 32. Commands ==============================================================
+# ==== 36. Commands ==============================================================
 # Job:      read arguments, call, print. One table for parser, dispatch, help and tests.
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
 # Not:      cmd_x has no docstring: COMMANDS, at the end, says what each does, with examples. It returns its exit status, None for 0.
