@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-dd3d3e622340fa8e42c2c35b92e78ebc3d9acf42dd041e3e8af9caad4251ee8f}
+SHA256=${MEMHOOK_SHA256-a2c757fa8e34089bc114aff277833f2853e605a66405031af2595583d779503f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

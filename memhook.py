@@ -10170,15 +10170,26 @@ def count_bytes(home: Home, memories: int) -> dict[str, int]:
     return {**parts, "total": sum(parts.values())}
 
 
+def logged(data: bytes, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The events of these names in lines of the log. A damaged line is passed over."""
+    found = []
+    for line in data.split(b"\n"):
+        if any(b'"event": "%s"' % name.encode() in line for name in names):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                found.append(event)
+    return found
+
+
 def last_failure(home: Home) -> Optional[dict[str, Any]]:
     """The last line of the log that tells of a failure; None where none does."""
     for name in ("memhook.log", "memhook.log.1"):
-        for line in reversed((read_file(home.path(name)) or b"").split(b"\n")):
-            if any(b'"event": "%s"' % event.encode() in line for event in _TROUBLE):
-                try:
-                    return json.loads(line)
-                except ValueError:
-                    continue
+        failures = logged(read_file(home.path(name)) or b"", _TROUBLE)
+        if failures:
+            return failures[-1]
     return None
 
 
@@ -10859,16 +10870,9 @@ def check_transcripts(home: Home, consent: Consent) -> Iterator[Finding]:
 
 def _failed_hooks(home: Home) -> list[dict[str, Any]]:
     """The failures of hooks that the log's end tells of, of the last day."""
-    found = []
-    for line in (read_file(home.path("memhook.log")) or b"")[-65_536:].split(b"\n"):
-        try:
-            event = json.loads(line) if b"-failed" in line else {}
-        except ValueError:
-            continue
-        at = parse_time(event.get("at")) or 0.0
-        if event.get("event") in ("hook-failed", "capture-failed") and at > now() - LATE_SECONDS:
-            found.append(event)
-    return found
+    log_end = (read_file(home.path("memhook.log")) or b"")[-65_536:]
+    failures = logged(log_end, ("hook-failed", "capture-failed"))
+    return [event for event in failures if (parse_time(event.get("at")) or 0.0) > now() - LATE_SECONDS]
 
 
 def _waited_long(home: Home, box: str) -> int:
@@ -11279,7 +11283,7 @@ def failure_text(home: Home, failure: Optional[dict[str, Any]]) -> str:
     if failure is None:
         return "none in the log"
     why = failure.get("error") or failure.get("reason") or failure.get("why") or "?"
-    return "{at} {event}: {0} ({1})".format(why, home.path("memhook.log"), **failure)
+    return "%s %s: %s (%s)" % (failure.get("at"), failure.get("event"), why, home.path("memhook.log"))
 
 
 def show_status(home: Home, status: dict[str, Any]) -> None:

@@ -110,6 +110,14 @@ def test_the_last_capture_and_the_last_failure_are_named(box):
     assert "capture-failed: PermissionError" in shown and last["capture"] in shown and "A question" not in shown and script.path.name not in shown
 
 
+def test_damaged_lines_of_the_log_are_no_failure_and_no_bug(box):
+    (box.home / "memhook.log").write_text('["event", {"event": "bug"}]\n{"event": "bug"\n{"event": "bug"}\n["event", {"event": "hook-failed"}]\n')
+    assert box.status()["last"]["failure"] == {"event": "bug"}
+    assert "None bug: ? (" in box.run("status").stdout
+    (box.home / "memhook.log").chmod(0o600)
+    assert box.run("doctor").returncode == 0
+
+
 @pytest.mark.parametrize("days, counts", [(None, {"late": 1, "expiring": 0, "past": 1}), (7, {"late": 0, "expiring": 1, "past": 1}), (400, {"late": 1, "expiring": 0, "past": 0})])
 def test_what_claude_will_delete_uncaptured_is_counted(box, days, counts):
     settings = box.config / "settings.json"
