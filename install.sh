@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-a2c757fa8e34089bc114aff277833f2853e605a66405031af2595583d779503f}
+SHA256=${MEMHOOK_SHA256-bf5f642e546ac4526bf3cf14341fc35110af1c059ff2d13ebf54dc9d458970f0}
 
 tell() { printf '%s\n' "$*" >&2; }
 

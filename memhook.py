@@ -8035,6 +8035,8 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
 HUB_FORMAT = 1
 HUB_PAGE = 100  # rows of an answer, unless asked for fewer
 HUB_PAGE_CHARS = 1 << 20  # of contents in an answer
+HUB_WORDS = 24  # words of a search that are weighed: those that no memory has cost little, and do not count
+HUB_WORDS_READ = 2_000  # and so many are looked at to find them: a query may be a pasted log
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
 HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on seven pages, and all of each is synced: half as many bytes as by default
 HUB_CHECKPOINT_PAGES = 8_000  # 16 MB: intakes rewrite the same few pages, and a longer log moves each of them once
@@ -8351,17 +8353,20 @@ def memories_since(db: Any, tenant: str, cursor: int, limit: int) -> dict[str, A
 def rarest_words(db: Any, table: str, text: str) -> list[str]:
     """Choose the rarest words of a query, quoted: one, and more while all of them select at most HUB_RANKED memories."""
     statement = "SELECT count(*) FROM (SELECT 1 FROM {0} WHERE {0} MATCH ? LIMIT ?)".format(table)
-    counts = {}
-    for word in query_words(_whole_text(text))[:24]:
-        counts[quoted(word)] = db.execute(statement, (quoted(word), HUB_RANKED)).fetchone()[0]
+    counts: dict[str, int] = {}
+    for word in query_words(_whole_text(text))[:HUB_WORDS_READ]:
+        count = db.execute(statement, (quoted(word), HUB_RANKED)).fetchone()[0]
+        if count:
+            counts[quoted(word)] = count
+        if len(counts) == HUB_WORDS:
+            break
     rarest: list[str] = []
     total = 0
     for phrase in sorted(counts, key=lambda phrase: (counts[phrase], phrase)):
         total += counts[phrase]
         if rarest and total > HUB_RANKED:
             break
-        if counts[phrase]:
-            rarest.append(phrase)
+        rarest.append(phrase)
     return rarest
 
 

@@ -157,6 +157,8 @@ def test_a_search_finds_stems_and_parts_of_names_best_first(hub, tenant):
     assert [row["id"] for row in hub.ask("GET", "/api/memories?q=retry", token).json["memories"]] == ["a"]
     assert [row["id"] for row in hub.ask("GET", "/api/memories?q=invoices+total", token).json["memories"]] == ["b", "a"]
     assert [row["id"] for row in hub.ask("GET", "/api/memories?q=deploying&limit=1", token).json["memories"]] == ["c"]
+    log = "+".join("unheard%d" % number for number in range(200))  # a pasted log has more words than the team ever wrote
+    assert [row["id"] for row in hub.ask("GET", "/api/memories?q=%s+tuesdays" % log, token).json["memories"]] == ["c"]
 
 
 # ---- quota
