@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-bf5f642e546ac4526bf3cf14341fc35110af1c059ff2d13ebf54dc9d458970f0}
+SHA256=${MEMHOOK_SHA256-b3a1687e9aecaec20f9e80b7c1fd4dbeaa94aabdf07301b9a472797e1a698d64}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -543,8 +543,8 @@ class Home:
         if os.name == "nt":
             self.user = os.path.expanduser("~")  # HOME is some Unix shell's there
         self.config = os.path.abspath(environ.get("CLAUDE_CONFIG_DIR") or os.path.join(self.user, ".claude"))  # Claude's folder
-        root = environ.get("MEMHOOK_HOME")
-        self.root = os.path.abspath(re.sub("^~(?=/|$)", lambda match: self.user, root)) if root else os.path.join(self.config, "memhook-data")
+        root = environ.get("MEMHOOK_HOME") or os.path.join(self.config, "memhook-data")
+        self.root = os.path.abspath(re.sub("^~(?=/|$)", lambda match: self.user, root))
 
     def path(self, *parts: str) -> str:
         """A place in the home: path("spool") and so on."""
@@ -6479,7 +6479,7 @@ def turn_mark(key: str, digest: str) -> int:
 
 
 class Ledger:
-    """Every turn that a receipt covers, of whatever transcript: a session that is resumed in another worktree is copied into another folder.
+    """Every turn that a receipt covers, of whatever transcript: a session that is forked in another worktree lies in another folder.
 
     Read when it is first asked, for most drains find nothing to do; kept up as receipts are written.
     """

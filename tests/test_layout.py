@@ -23,6 +23,12 @@ def test_every_section_opens_with_its_contract():
     assert len(opened) > 20 and [name for name, contract in opened if "# Job:" not in contract] == []
 
 
+def test_lines_fit_a_screen_and_functions_a_glance():
+    assert [number for number, line in enumerate(SOURCE.split("\n"), 1) if len(line) > 140] == []
+    functions = [node for node in ast.walk(TREE) if isinstance(node, ast.FunctionDef)]
+    assert len(functions) > 500 and [node.name for node in functions if node.end_lineno - node.lineno > 60] == []
+
+
 def test_definitions_use_only_what_stands_above_them():
     lines = {}
     for node in TREE.body:
