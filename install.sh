@@ -78,8 +78,12 @@ obtain() {
 uninstall() { # [--purge]
     program=${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py
     [ -f "$program" ] || program=$(dirname "$0")/memhook.py
-    [ -f "$program" ] || fail "memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py" \
-        "memories, if any, lie in memhook-data beside it"
+    if [ ! -f "$program" ]; then
+        left=${MEMHOOK_HOME:-${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook-data}
+        fault="memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py"
+        [ -d "$left" ] || fail "$fault" "there are no memories either, in $left"
+        fail "$fault" "memories stay in $left; to erase them: rm -r '$(printf '%s' "$left" | sed "s/'/'\\\\''/g")'"
+    fi
     "$python" "$program" uninstall "$@"
 }
 

@@ -9920,6 +9920,15 @@ def locked(home: Home) -> Lock:
     return lock
 
 
+def locked_if_there(home: Home) -> Any:
+    """The same lock where there is a home. Without one, or where another uninstall takes it away, there is nothing to guard."""
+    import contextlib
+    try:
+        return locked(home)
+    except (FileNotFoundError, NotADirectoryError):
+        return contextlib.nullcontext()
+
+
 def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[str], None], mcp: bool = False) -> None:
     """Ask, copy this file into Claude's folder, merge the hooks, write the consent. Twice is the same as once."""
     refuse_home(home)
@@ -10012,8 +10021,7 @@ def _is_installed(home: Home) -> bool:
 
 def uninstall(home: Home, tell: Callable[[str], None]) -> None:
     """Remove hooks, consent and program. Memories stay."""
-    import contextlib
-    with locked(home) if os.path.isdir(home.root) else contextlib.nullcontext():
+    with locked_if_there(home):
         there = _is_installed(home)
         outcome = take_hooks_out(home)
         for path in (home.path("consent.json"), home.path("install.json"), settings_path(home) + ".memhook-backup"):
@@ -10058,6 +10066,27 @@ def erase_home(home: Home) -> list[str]:
         except OSError as error:  # a hook, or a drain that waited for a model, wrote meanwhile; none of them starts any more
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or time.monotonic() > deadline:
                 raise
+
+
+_NOT_MISSED = re.compile(r"\.gitignore|\w+\.lock|memhook\.log(?:\.1)?|index\.db[\w.-]*")  # of a home without memories
+
+
+def remove_bare_home(home: Home) -> None:
+    """Remove a home that holds nothing which a person could miss. What a process writes into it meanwhile stays: only empty folders go."""
+    if not os.path.isfile(home.path(".gitignore")):
+        return  # no home that we made
+    found = list(os.walk(home.root, topdown=False))
+    for folder, folders, names in found:
+        has_links = any(os.path.islink(os.path.join(folder, name)) for name in folders)
+        if has_links or os.path.islink(folder) or not all(_NOT_MISSED.fullmatch(name) for name in names):
+            return
+    for folder, _, names in found:
+        for name in sorted(names, reverse=True):  # .gitignore last: should we be killed, it still says that the folder is ours
+            remove_file(os.path.join(folder, name))
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
 
 
 def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
@@ -11343,15 +11372,17 @@ def ask_purge(home: Home) -> None:
 
 def cmd_uninstall(home: Home, options: Any) -> None:
     home = installed_home(home)
-    there = os.path.isdir(home.root)
-    if options.purge and there:
+    if options.purge and os.path.isdir(home.root):
         ask_purge(home)
         left = uninstall_and_erase(home, say)
         say("Erased %s%s" % (home.root, ", but for what is not memhook's: " + ", ".join(left) if left else ""))
         return
     uninstall(home, say)
-    if there:
-        say("Your memories stay in %s (memhook uninstall --purge erases them)" % home.root)
+    remove_bare_home(home)
+    if os.path.isdir(home.root):
+        import shlex
+        kept = "Your memories stay" if count_memories(home)["count"] else "No memory was made, but what was captured or set stays"
+        say("%s in %s\nTo erase it all: rm -r %s" % (kept, home.root, shlex.quote(home.root)))
 
 
 def cmd_resume(home: Home, options: Any) -> None:

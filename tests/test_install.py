@@ -19,7 +19,7 @@ import time
 import pytest
 
 import memhook
-from conftest import PROGRAM, ROOT, Box, memory_folder, tree
+from conftest import PROGRAM, ROOT, Box, memory_folder, quote, tree
 from standins import Claude
 from terminal import at_terminal
 from test_crash import CALLS, NO_STRACE, STRACE
@@ -268,7 +268,7 @@ def test_uninstall_leaves_the_memories_and_nothing_that_runs(box):
     hooks = {event: box.command(event) for event in EVENTS}
     assert any(".hook." in name for name in os.listdir(box.config / "__pycache__"))
     done = box.run("uninstall", program=box.config / "memhook.py")
-    assert str(box.home) in done.stderr and "--purge" in done.stderr
+    assert "Your memories stay in %s\n" % box.home in done.stderr and "rm -r %s\n" % quote(box.home) in done.stderr
     assert sorted(os.listdir(box.config)) == ["memhook-data", "projects", "settings.json"] and settings(box) == SETTINGS
     assert tree(box.home / "memories") == memories and not (box.home / "consent.json").exists()
     before = tree(box.root)
@@ -278,6 +278,26 @@ def test_uninstall_leaves_the_memories_and_nothing_that_runs(box):
     assert tree(box.root) == before
     again = box.run("uninstall")
     assert "memhook was not installed." in again.stderr and settings(box) == SETTINGS
+
+
+def test_uninstall_leaves_no_folder_where_nothing_was_kept(box):
+    box.run("search", "anything")  # makes an index
+    done = box.run("uninstall")
+    assert sorted(os.listdir(box.config)) == ["settings.json"] and "stay" not in done.stderr and "rm -r" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["config.json", "memories/p/mine.txt", "memories/p/.gitignore~", "hub.db"])
+def test_uninstall_leaves_what_a_person_could_miss(box, name):
+    (box.home / name).parent.mkdir(parents=True, exist_ok=True)
+    (box.home / name).write_text("{}")
+    assert "stays in %s" % box.home in box.run("uninstall").stderr and (box.home / name).exists() and (box.home / ".gitignore").exists()
+
+
+def test_uninstall_leaves_a_folder_that_memhook_did_not_make(bare, tmp_path):
+    bare.env["MEMHOOK_HOME"] = str(tmp_path / "theirs")
+    (tmp_path / "theirs" / "empty").mkdir(parents=True)
+    bare.run("uninstall")
+    assert (tmp_path / "theirs" / "empty").is_dir()
 
 
 def test_a_second_life_finds_the_memories_of_the_first(box):
@@ -835,7 +855,7 @@ def test_an_uninstall_that_is_killed_at_any_step_is_finished_by_the_next(tmp_pat
         assert now == original or memhook.read_consent(home)  # hooks go first
         memhook.uninstall(home, quiet)
         assert (path.read_bytes() if path.exists() else None) == original
-        assert sorted(os.listdir(box.config)) == ["memhook-data", "settings.json"][:2 if original else 1]
+        assert set(os.listdir(box.config)) - {"memhook-data"} == ({"settings.json"} if original else set())
 
 
 def test_two_uninstalls_at_once_are_one(box):
@@ -844,7 +864,7 @@ def test_two_uninstalls_at_once_are_one(box):
         thread.start()
     for thread in threads:
         thread.join()
-    assert settings(box) == SETTINGS and sorted(os.listdir(box.config)) == ["memhook-data", "settings.json"]
+    assert settings(box) == SETTINGS and sorted(os.listdir(box.config)) == ["settings.json"]
 
 
 def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(tmp_path):

@@ -253,8 +253,8 @@ def test_a_python_that_only_a_version_names_is_found(box):
 def test_uninstall_brings_everything_back(box, shell):
     run(box, [shell, SCRIPT, *CONSENT, "--no-mcp"])
     done = run(box, [shell, SCRIPT, "--uninstall"])
-    assert (box.config / "settings.json").read_bytes() == SETTINGS and sorted(os.listdir(box.config)) == ["memhook-data", "settings.json"]
-    assert str(box.home) in done.stderr
+    assert (box.config / "settings.json").read_bytes() == SETTINGS and sorted(os.listdir(box.config)) == ["settings.json"]
+    assert "memhook is off" in done.stderr
 
 
 def test_uninstall_by_a_piped_script_and_where_there_is_nothing(box, shell):
@@ -262,7 +262,14 @@ def test_uninstall_by_a_piped_script_and_where_there_is_nothing(box, shell):
     run(box, piped(shell, SCRIPT, "--uninstall"))
     assert (box.config / "settings.json").read_bytes() == SETTINGS
     done = run(box, piped(shell, SCRIPT, "--uninstall"), check=False)
-    assert done.returncode == 1 and "not installed" in done.stderr
+    assert done.returncode == 1 and "not installed" in done.stderr and "no memories" in done.stderr
+
+
+def test_a_purge_by_a_piped_script_without_a_program_says_how_to_erase_what_is_left(box, shell):
+    box.env["MEMHOOK_HOME"] = str(box.root / "it's mine")
+    os.mkdir(box.env["MEMHOOK_HOME"])
+    done = run(box, piped(shell, SCRIPT, "--uninstall", "--purge"), check=False)
+    assert done.returncode == 1 and shlex.split(done.stderr.split("to erase them: ")[1]) == ["rm", "-r", box.env["MEMHOOK_HOME"]]
 
 
 def test_a_purge_by_the_script_asks_at_the_terminal(box):
