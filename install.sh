@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b3a1687e9aecaec20f9e80b7c1fd4dbeaa94aabdf07301b9a472797e1a698d64}
+SHA256=${MEMHOOK_SHA256-10508e87936b7376d62a52eaf878049c20d10fa82b5e73a780599c4e1c1ff0b4}
 
 tell() { printf '%s\n' "$*" >&2; }
 

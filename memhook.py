@@ -3623,7 +3623,8 @@ OVERLAP_TOKENS = 80  # between two chunks of digests and notes, so that no sente
 BATCH_FILES = 200  # of a sync are committed at once: others can write in between, and an interrupted rebuild goes on where it was
 # A unit's id is its project's number times this, plus a count: the full text then searches one project as a range of ids.
 PROJECT_IDS = 1 << 32
-MEMORY_ID = r"[0-9a-f-]{6,36}"  # an id, or the beginning of one, as a person writes it
+MEMORY_ID = r"[0-9a-f-]{6,36}"  # an id as front matter has it
+ID_START = r"[0-9a-f-]{4,36}"  # the beginning of one, or all of it, as a person writes it
 EVERYWHERE = "zzallq"  # a word that every unit has: it lets a query select by some words and score by others
 
 _SCHEMA = """
@@ -4671,29 +4672,31 @@ def find_memory(home: Home, name: str) -> str:
     if not name.strip():
         raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
-    if re.fullmatch(MEMORY_ID, name):
+    if re.fullmatch(ID_START, name):
         paths = with_index(home, lambda index: index.paths_of(name))
         if len(paths) == 1:
             return os.path.join(root, paths[0])
         if paths:
-            raise StateError("%s stands for %d memories" % (name, len(paths)), "write more of the id, or a path: %s" % ", ".join(paths[:3]))
+            raise StateError("%s stands for %d memories" % (name, len(paths)),
+                             "write more of the id (it has 36 characters, of which lists show 8), or a path: %s" % ", ".join(paths[:3]))
     path = os.path.realpath(os.path.join(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):
         return path
-    raise StateError("no memory %s" % name, "memhook search finds ids; only files in the store can be read")
-
-
-def _indexed_id(home: Home, path: str) -> str:
-    """The id that search shows for a file that has none of its own; "" where the index cannot be asked: the file can still be read."""
-    try:
-        return with_index(home, lambda index: index.memory_at(path))
-    except IndexUnavailable:
-        return ""
+    raise StateError("no memory %s" % name,
+                     "memhook search and memhook list show ids, such as 3781d159: 4 characters of one or more; or name a file in %s" % root)
 
 
 def stored_path(home: Home, path: str) -> str:
     """A path as search shows it: below the store, with slashes."""
     return os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
+
+
+def memory_id(home: Home, front: dict[str, Any], path: str) -> str:
+    """The id of a memory as search shows it. A file that has none gets it from the index; "" where that cannot be asked."""
+    try:
+        return front_id(front) or with_index(home, lambda index: index.memory_at(stored_path(home, path)))
+    except IndexUnavailable:
+        return ""
 
 
 def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[str, Any]:
@@ -4711,9 +4714,8 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     first = max(1, first)
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
-    place = stored_path(home, path)
-    id = front_id(front) or _indexed_id(home, place)
-    return {**front, "id": id, "path": place, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
+    found = {"id": memory_id(home, front, path), "path": stored_path(home, path)}
+    return {**front, **found, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
 
 
 def need_consent(home: Home) -> Consent:
@@ -6833,7 +6835,7 @@ def _forget_open(home: Home, grave: Graves) -> int:
 def _forget_file(home: Home, path: str) -> dict[str, Any]:
     """Bury one memory's turns, then remove them from every place but the index; -> its receipt."""
     memory = parse_memory(read_file(path) or b"")
-    id, transcript = memory.front.get("id"), memory.front.get("transcript")
+    id, transcript = memory_id(home, memory.front, path), memory.front.get("transcript")
     turns = sorted({text_hash(turn.text) for turn in memory.turns if len(turn.text) >= TELLING_CHARS})
     lines = sorted({turn.line for turn in memory.turns})
     grave = Graves(set(turns) | set(lines))
@@ -6843,7 +6845,7 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     sync_folder(os.path.dirname(path))
     removed = {
         "memory": 1, "index": 0, "spool": _forget_waiting(home, grave),
-        "outbox": _forget_proposed(home, str(id)), "checkpoints": _forget_open(home, grave),
+        "outbox": _forget_proposed(home, id), "checkpoints": _forget_open(home, grave),
     }
     kept = ["copies you made: backups, commits, exports"]
     if transcript:
@@ -6855,9 +6857,18 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
     """Remove memories from every place that is ours.
 
     -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}. The tombstone of each is first:
-    whatever is interrupted after it, it does not come back. Raises StateError, BusyError, IndexUnavailable.
+    whatever is interrupted after it, it does not come back. Raises StateError naming each that cannot be found, with nothing forgotten;
+    BusyError, IndexUnavailable.
     """
-    paths = dict.fromkeys(find_memory(home, name) for name in names)  # one that is named twice has one receipt
+    paths: dict[str, None] = {}  # one that is named twice has one receipt
+    faults = []
+    for name in names:
+        try:
+            paths[find_memory(home, name)] = None
+        except StateError as error:
+            faults.append(error)
+    if faults:
+        raise StateError("nothing was forgotten: %s" % "; ".join(map(str, faults)), faults[0].hint)
     with Lock(home.path("drain.lock")) as lock:
         if not lock.acquire(30.0):
             raise BusyError("a drain is running", "try again in a moment")
@@ -12048,7 +12059,7 @@ COMMANDS = (  # name, function, what it does; examples; arguments
 
     Command("forget", cmd_forget, "Erase memories from every place that is memhook's, for good.",
             "memhook forget 3781d159",
-            Argument("ids", nargs="+", metavar="ID"), _JSON),
+            Argument("ids", nargs="+", metavar="ID|PATH", help="what to erase; where one cannot be found, none is erased"), _JSON),
 
     Command("verify", cmd_verify, "Prove that nothing was lost and nothing stored twice, by reading the transcripts again.",
             "memhook verify\nmemhook verify ~/.claude/projects/x/y.jsonl",

@@ -53,6 +53,22 @@ def one(tmp_path_factory):
     return box
 
 
+@pytest.mark.parametrize("length", [4, 5, 8, 36])
+def test_an_id_is_known_by_a_beginning_of_four_characters_or_more(one, length):
+    id = only_id(one, "zebra")
+    assert json.loads(one.run("get", id[:length], "--json").stdout)["id"] == id
+
+
+def test_an_id_that_is_unknown_or_begins_two_gets_told_what_one_looks_like(box):
+    for number in (1, 2):
+        write(box, "p/%d.md" % number, '---\nid: "abcd%d000-0000"\n---\n# Note %d\n' % (number, number))
+    done = box.run("get", "abcd", check=False)
+    assert done.returncode == 1 and "abcd stands for 2 memories" in done.stderr and "36 characters" in done.stderr
+    done = box.run("get", "abc", check=False)
+    assert done.returncode == 1 and "3781d159: 4 characters of one or more" in done.stderr
+    assert "Note 2" in box.run("get", "abcd2").stdout
+
+
 @pytest.mark.parametrize("change", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")], ids=["a mark", "line ends"])
 def test_a_memory_that_an_editor_put_a_mark_before_or_whose_line_ends_it_converted_is_found_and_shown_as_before(box, change):
     box.install()
@@ -331,13 +347,14 @@ def test_an_index_that_is_in_use_keeps_forget_from_no_other_place(box, monkeypat
 
 def test_forget_names_what_it_cannot_find_and_forgets_nothing_then(box):
     talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
-    done = box.run("forget", only_id(box, "xylophone")[:8], "00000000", check=False)
-    assert done.returncode == 1 and "no memory 00000000" in done.stderr and results(box, "xylophone")
+    done = box.run("forget", "gone", only_id(box, "xylophone")[:8], "00000000", check=False)
+    assert done.returncode == 1 and "nothing was forgotten: no memory gone; no memory 00000000" in done.stderr and results(box, "xylophone")
 
 
 def test_a_note_without_front_matter_can_be_forgotten(box):
     write(box, "p/own.md", "# Own\n\n%s\n" % SECRET)
-    box.run("forget", only_id(box, "xylophone"))
+    id = only_id(box, "xylophone")
+    assert box.run("forget", id).stdout.startswith("Forgot %s: Own\n" % id)
     assert holding(box, "xylophon") == []
 
 
