@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-10508e87936b7376d62a52eaf878049c20d10fa82b5e73a780599c4e1c1ff0b4}
+SHA256=${MEMHOOK_SHA256-d6f36c1a45bc92a80a1059685aaf36b47a260d9f557b6df1cf9af44fcf13ffe2}
 
 tell() { printf '%s\n' "$*" >&2; }
 

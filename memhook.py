@@ -6880,19 +6880,25 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
 
 
 # ==== 23. Recall ================================================================
-# Job:      what a new session is told of the earlier ones: open ends, last sessions, files, how to search.
+# Job:      what a new session is told of the earlier ones: open ends, last sessions, decisions, files, how to search.
 # Promise:  within its budget in UTF-16 units (as the client counts); framed as a record, which nothing inside can close.
 # Not:      no folder sync, no ranking: it reads the index as it is, in milliseconds. Off by the setting `recall` = off.
 
 _FRAME_OPEN = (
     "<memhook-recall>\nA record of earlier Claude Code sessions in this project, kept by memhook. "
-    "It tells what was, as it was said then; it asks for nothing.\n")
-_FRAME_CLOSE = "</memhook-recall>"
+    "It tells what was, as it was said then; it asks for nothing.")
+_FRAME_CLOSE = (
+    "\n\nTo look further: the memory_search tool, or `memhook search WORDS`; `memhook get ID` shows a memory whole.\n</memhook-recall>")
+# How far a hook looks back for what is open or decided, whichever comes first: it has milliseconds (10,000 memories are no slower).
+_LOOK_BACK_MEMORIES = 1_000
+_LOOK_BACK_CHARS = 1_000_000  # of their digests
+_TOLD_ITEMS = 60  # of a kind: more than the largest budget holds
+_TOLD_SESSIONS = 6
 
 
 def utf16_units(text: str) -> int:
     """Length as JavaScript counts it: an emoji is two."""
-    return len(text) + sum(char > "\uffff" for char in text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def harmless(text: str) -> str:
@@ -6902,8 +6908,8 @@ def harmless(text: str) -> str:
 
 def digest_items(digest: str, heading: str) -> list[str]:
     """The list items below a heading of a digest."""
-    match = re.search(r"(?ms)^## %s\n\n(.*?)(?=^## |\Z)" % re.escape(heading), digest)
-    return [line[2:] for line in match.group(1).split("\n") if line.startswith("- ")] if match else []
+    below = digest.partition("\n## %s\n\n" % heading)[2]  # a heading stands below a title
+    return [line[2:] for line in below.partition("\n## ")[0].split("\n") if line.startswith("- ")]
 
 
 class Remembered:
@@ -6918,79 +6924,109 @@ class Remembered:
         self.session = session  # "" of a note
         self.digest = digest  # Markdown: all that stands above the transcript
 
-    @property
-    def stamp(self) -> str:
-        """Its date and the id to get it by."""
-        return "(%s, %s)" % (iso(self.at)[:10], self.id[:8])
+    def line(self, item: str) -> str:
+        """Something of it as a list's line, with its date and the id to get it by."""
+        return "- %s (%s, %s)" % (harmless(item), iso(self.at)[:10], self.id[:8])
 
     @property
     def outcome(self) -> str:
-        """What it came to: the last of what happened, else its first paragraph."""
+        """What it came to, under its title: the last of what happened, else its first paragraph."""
         happened = digest_items(self.digest, "What happened")
-        return happened[-1] if happened else "".join(self.digest.split("\n\n")[1:2])
+        told = happened[-1] if happened else "".join(self.digest.split("\n\n")[1:2])
+        title = self.title[:-2] if self.title.endswith(" …") else self.title
+        if told.lstrip("*").startswith(title):  # a title is mostly a prompt's beginning; that of a note, its text's
+            return told
+        return "%s: %s" % (self.title, told)
 
 
-def recent_memories(home: Home, project: str, limit: int) -> list[Remembered]:
-    """A project's last memories, newest first; none where there is no index to read."""
+def recent_memories(home: Home, project: str) -> Iterator[Remembered]:
+    """A project's memories, newest first, as far back as a hook looks; none where there is no index to read."""
     path = home.path("index.db")
     if not os.path.exists(path):
-        return []
+        return
     import sqlite3
     query = "SELECT memory, at, title, session, digest FROM files WHERE project = ? ORDER BY at DESC, segment DESC LIMIT ?"
+    chars = 0
     try:
         db = _connect(path, read_only=True)
         try:
-            return [Remembered(*row) for row in db.execute(query, (project, limit))]
+            for row in db.execute(query, (project, _LOOK_BACK_MEMORIES)):
+                memory = Remembered(*row)
+                chars += len(memory.digest)
+                yield memory
+                if chars > _LOOK_BACK_CHARS:
+                    return
         finally:
             db.close()
     except sqlite3.Error:
-        return []
+        return
 
 
-def _item_lines(title: str, memories: list[Remembered], *headings: str) -> list[str]:
-    """The first items below some headings, under a title; none where there are none."""
-    items = [(memory, item) for memory in memories for heading in headings for item in digest_items(memory.digest, heading)]
-    return ["", title] + ["- %s %s" % (harmless(item), memory.stamp) for memory, item in items[:8]] if items else []
-
-
-def recall_lines(memories: list[Remembered]) -> list[str]:
-    """What there is to tell, the most useful first; each line with its date and id."""
-    lines = _item_lines("Left open:", memories[:12], "Open threads")
-    lines += ["", "Last sessions, newest first:"]
-    last: dict[str, Remembered] = {}  # one memory a session
+def recall_sections(memories: Iterable[Remembered]) -> dict[str, list[str]]:
+    """{heading: lines}, the most useful first; each line with its date and id. A session is told by its last memory."""
+    opened: dict[str, str] = {}  # item: its line, for what is said again in a later session is told once
+    decided: dict[str, str] = {}
+    sessions: dict[str, str] = {}  # id: its line
+    notes: dict[str, str] = {}
+    files: dict[str, int] = {}  # path: how many memories touched it
     for memory in memories:
-        last.setdefault(memory.session or memory.id, memory)
-    for memory in list(last.values())[:6]:
-        told = memory.outcome
-        if not told.startswith(memory.title):  # of a note, the title is the text
-            told = "%s: %s" % (memory.title, told)
-        lines.append("- %s %s" % (harmless(told), memory.stamp))
-    lines += _item_lines("Decided:", memories[:12], "Decisions", "Patterns")
-    files = [item for memory in memories for item in digest_items(memory.digest, "Files")]
-    if files:
-        often = sorted(set(files), key=lambda path: (-files.count(path), path))[:8]
-        lines += ["", "Files most worked on: " + ", ".join(map(harmless, often))]
-    return lines
-
-
-def recall(home: Home, project: str, also: list[str]) -> str:
-    """The context for a session of a project, "" where nothing is known. `also`: lines to tell first."""
-    memories = recent_memories(home, project, 40)
-    lines = also + recall_lines(memories) if memories else also
-    if not lines:
-        return ""
-    budget = min(9_000, home.setting("recall_units"))
-    closing = (
-        "\n\nTo look further: the memory_search tool, or `memhook search WORDS`; `memhook get ID` shows a memory whole.\n" + _FRAME_CLOSE)
-    text = _FRAME_OPEN
-    for line in lines:
-        room = budget - utf16_units(text + closing) - 1
-        if utf16_units(line) > room:
-            if room > 120:
-                text += "\n" + line[:room // 2 - 2] + " …"  # a character is two units at most
+        for heading, found in (("Open threads", opened), ("Decisions", decided), ("Patterns", decided)):
+            for item in digest_items(memory.digest, heading)[:_TOLD_ITEMS - len(found)]:
+                found.setdefault(item, memory.line(item))
+        id, kept = (memory.session, sessions) if memory.session else (memory.id, notes)
+        if id not in kept and len(kept) < _TOLD_SESSIONS:
+            kept[id] = memory.line(memory.outcome)
+        for path in digest_items(memory.digest, "Files"):
+            files[path] = files.get(path, 0) + 1
+        if len(opened) == len(decided) == _TOLD_ITEMS and len(sessions) == _TOLD_SESSIONS:
             break
-        text += "\n" + line
-    return text + closing
+    often = sorted(files, key=lambda path: (-files[path], path))[:8]
+    return {
+        "Left open:": list(opened.values()),
+        "Last sessions, newest first:": list(sessions.values()),
+        "Decided:": list(decided.values()),
+        "Notes:": list(notes.values()),
+        "Files most worked on:": [", ".join(map(harmless, often))] if often else [],
+    }
+
+
+def _section(heading: str, lines: list[str], room: int) -> str:
+    """A heading and those of its lines that fit into so many units: "" where none does. The first is cut if need be."""
+    told = []
+    left = room - utf16_units("\n\n" + heading)
+    for line in lines:
+        units = 1 + utf16_units(line)
+        if units > left:
+            if not told and left > 120:
+                told.append(line[:left // 2 - 2] + " …")  # a character is two units at most
+            break
+        told.append(line)
+        left -= units
+    return "\n\n" + "\n".join([heading] + told) if told else ""
+
+
+def _fitting(sections: dict[str, list[str]], room: int) -> str:
+    """The sections as text, within so many units.
+
+    Each has what those below it do not need, and in any case 2/5 of what is left, or 600 units: with less none would tell anything.
+    """
+    needed = {heading: utf16_units("\n\n" + "\n".join([heading] + lines)) for heading, lines in sections.items()}
+    below = sum(needed.values())
+    text = ""
+    for heading, lines in sections.items():
+        below -= needed[heading]
+        section = _section(heading, lines, min(room, max(room - below, room * 2 // 5, 600)))
+        room -= utf16_units(section)
+        text += section
+    return text
+
+
+def recall(home: Home, project: str, also: dict[str, list[str]]) -> str:
+    """The context for a session of a project, "" where nothing is known. `also`: sections to tell first, whatever that leaves."""
+    room = min(9_000, home.setting("recall_units")) - utf16_units(_FRAME_OPEN + _FRAME_CLOSE)
+    first = _fitting(also, room)
+    text = first + _fitting(recall_sections(recent_memories(home, project)), room - utf16_units(first))
+    return _FRAME_OPEN + text + _FRAME_CLOSE if text else ""
 
 
 def open_turn_lines(home: Home, path: str) -> list[str]:
@@ -6999,8 +7035,7 @@ def open_turn_lines(home: Home, path: str) -> list[str]:
     if checkpoint is None or not checkpoint.turns:
         return []
     digest = distil(checkpoint.turns, "")
-    items = ["- " + harmless(item) for item in digest.decisions + digest.commands]
-    return ["", "Of this session, before it was compacted:"] + items if items else []
+    return ["- " + harmless(item) for item in digest.decisions + digest.commands]
 
 
 def begin_session(home: Home, request: Request) -> None:
@@ -7064,9 +7099,9 @@ def tell_session(home: Home, request: Request, source: str) -> None:
     if trouble:
         answer["systemMessage"] = trouble
     if source != "resume" and home.setting("recall") != "off":
-        also = [trouble] if trouble else []
+        also = {"Amiss now:": [trouble] if trouble else []}
         if source == "compact":
-            also += open_turn_lines(home, request.path)
+            also["Of this session, before it was compacted:"] = open_turn_lines(home, request.path)
         text = recall(home, this_project(home, cwd), also)
         if text:
             answer["hookSpecificOutput"] = {"hookEventName": "SessionStart", "additionalContext": text}

@@ -44,6 +44,57 @@ def test_it_answers_what_is_open_and_what_was_done_last(box):
     assert "integer cents" in text.split("Last sessions")[1]
 
 
+@pytest.mark.parametrize("later", [7, 12, 300])
+def test_what_was_left_open_or_decided_is_told_after_many_newer_sessions(box, later):
+    digest(box, 0, "Summary.", "## Decisions\n\n- We decided to use zstd", "## Open threads\n\n- the restore script has no test", at="2026-03-01T10:00:00.000Z")
+    for number in range(1, later + 1):
+        digest(box, number, "Looked at module %d." % number, at="2026-04-%02dT%02d:%02d:00.000Z" % (number % 28 + 1, number % 24, number % 60))
+    index(box)
+    text = told(box)
+    assert "- the restore script has no test (2026-03-01, 00000000)" in text.split("Last sessions")[0]
+    assert "- We decided to use zstd (2026-03-01, 00000000)" in text.split("Decided:")[1]
+
+
+def test_short_items_fill_the_budget_and_a_long_section_leaves_room_for_the_others(box):
+    for number in range(40):
+        digest(box, number, "words " * 40, "## Open threads\n\n- open thread %d %s" % (number, "word " * 40), "## Decisions\n\n- decision %d %s" % (number, "word " * 40),
+               "## Files\n\n- src/price.py", at="2026-04-01T10:%02d:00.000Z" % number)
+    index(box)
+    text = told(box)
+    counts = [text.count(words) for words in ("- open thread", "- Work: words", "- decision", "src/price.py")]
+    assert len(text) > 3_500 and min(counts[:3]) >= 3 and counts[3] == 1
+    for number in range(40):
+        digest(box, number, "Words.", "## Open threads\n\n- thread %d" % number, at="2026-04-01T10:%02d:00.000Z" % number)
+    index(box)
+    assert told(box).count("- thread") == 40
+
+
+def test_what_is_open_in_several_memories_is_told_once_with_the_newest(box):
+    for number in (1, 2, 3):
+        digest(box, number, "Summary.", "## Open threads\n\n- rotate the keys")
+    index(box)
+    assert re.findall(r"rotate the keys \((.{10}), ", told(box)) == ["2026-03-04"]
+
+
+def test_a_note_is_no_session_and_pushes_none_out(box):
+    talk(box, "session-0001", "Move the prices to integer cents, please.", "Prices are integer cents now; all 41 tests pass.")
+    for number in range(8):
+        assert box.run("save", "Deployments happen on day %d." % number).returncode == 0
+    index(box)
+    sessions, notes = told(box).split("Last sessions")[1].split("Notes:")
+    assert "integer cents" in sessions and "Deployments" not in sessions and notes.count("- Deployments happen on day") == 6
+
+
+def test_a_session_is_told_without_saying_its_title_twice(box):
+    talk(box, "session-0001", "Later 9: please look at the module which reads the old invoices, all of it, and say what it does with rounding.", "Looked at module 9.")
+    line, = [line for line in told(box).split("\n") if "Looked at module 9" in line]
+    assert line.count("Later 9") == 1 and "→ Looked at module 9" in line
+
+
+def test_sections_are_parted_by_one_blank_line(known):
+    assert "\n\n\n" not in told(known) and "\n\nLeft open:\n- " in told(known)
+
+
 def test_what_is_told_has_dates_and_ids_that_get_shows(known):
     text = told(known)
     for id, day in re.findall(r"\((\d{4}-\d\d-\d\d), ([0-9a-f]{8})\)", text):
