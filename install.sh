@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-d6f36c1a45bc92a80a1059685aaf36b47a260d9f557b6df1cf9af44fcf13ffe2}
+SHA256=${MEMHOOK_SHA256-c9754d077256a7cfae143dac09bdc032f91c5865ba89a03cf667a97b27095385}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4750,11 +4750,12 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 # ==== 17. Models ================================================================
 # Job:      what any use of a model shares: where it is, which key it gets, whether a person agreed, what was used today;
 #           one POST of JSON.
-# Promise:  nothing is sent but to a place that a person agreed to; no key stands in an address, a log or a message.
+# Promise:  nothing is sent but to a place, and of a kind, that a person agreed to; no key stands in an address, a log or a message.
 # Not:      no hook comes here, and nothing waits for a model.
 # Calls:    may_ask() -> count_call() -> HttpCall(...).result() -> note_success() or note_failure()
 # On error: ModelFailed, or UsageError where a setting makes no sense.
 
+ROLES = ("distiller", "embedder")  # what a model can be: settings, consents and counts are kept for each
 ANSWER_BYTES = 1 << 20  # of a model: no digest is this long
 MODEL_WAIT_MOST_SECONDS = 6 * 3600  # back-off doubles up to this: limits last for hours
 TRIES_KEPT = 500  # memories whose failures are remembered: usage.json is read and written for each call
@@ -4807,7 +4808,7 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """What a person agrees to: scheme, host and port; the path and the model may change."""
+        """Where a person agrees to send text: scheme, host and port; the path and the model may change."""
         return "%s://%s:%d" % ("https" if self.secure else "http", self.host, self.port)
 
     @property
@@ -5004,28 +5005,27 @@ def place_of(home: Home, role: str) -> str:
     return "claude" if chosen == "claude" else ""
 
 
-def consented_places(home: Home) -> dict[str, float]:
-    """Place -> when a person agreed to it. None without consent to capture.
+def agreed_places(home: Home, role: str) -> dict[str, float]:
+    """Place -> when a person agreed to what a role sends there. None without consent to capture.
 
-    "model" of consent.json: {"by": str, "text": SHA-1 of the disclosure, "places": {place: s}}
+    "model" of consent.json: {"by": str, "text": SHA-1 of the disclosure, "agreed": {role: {place: s}}}
     """
     given = read_object(home.path("consent.json")).get("model") if read_consent(home) else None
-    places = given.get("places") if isinstance(given, dict) else None
+    if not isinstance(given, dict):
+        return {}
+    agreed = given.get("agreed")
+    if agreed is None and role == "distiller":
+        places = given.get("places")  # an earlier form, which did not tell the roles apart: the embedder sends more, and asks again
+    else:
+        places = agreed.get(role) if isinstance(agreed, dict) else None
     if not isinstance(places, dict):
         return {}
     return {place: at for place, at in places.items() if isinstance(at, (int, float))}
 
 
 def agreed_at(home: Home, role: str) -> Optional[float]:
-    """When a person agreed to where a role sends; None: they did not. Raises UsageError.
-
-    Who agreed to any model agreed to one on this machine.
-    """
-    place, places = place_of(home, role), consented_places(home)
-    at = places.get(place)
-    if at is None and places and place.startswith("http") and endpoint_of(home, role).local:
-        at = min(places.values())
-    return at
+    """When a person agreed to what a role sends to where it sends it; None: they did not. Raises UsageError."""
+    return agreed_places(home, role).get(place_of(home, role))
 
 
 def may_ask(home: Home, role: str) -> bool:
@@ -10303,7 +10303,8 @@ def check_status(home: Home) -> dict[str, Any]:
         "version": VERSION,
         "home": home.root,
         "consent": {
-            "capture": consent is not None, "model": bool(consented_places(home)), "team": read_team(home) is not None, "paused": paused},
+            "capture": consent is not None, "model": any(agreed_places(home, role) for role in ROLES),
+            "team": read_team(home) is not None, "paused": paused},
         "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if paused else None},
         "hooks": hook_states(home),
         "spool": Spool(home.path("spool")).counts(),
@@ -10731,12 +10732,12 @@ def read_config(home: Home) -> dict[str, Any]:
 
 
 def grant_models(home: Home, roles: list[str], how: str) -> None:
-    """Keep in consent.json the places that are in use and agreed to, and those of `roles`, as of now. Others are asked for again."""
+    """Keep in consent.json what is in use and agreed to, and what `roles` send, as of now. Anything else is asked for again."""
     stored = read_json(home.path("consent.json"))
     if not isinstance(stored, dict):
         return
-    places = {}
-    for role in ("distiller", "embedder"):
+    agreed = {}
+    for role in ROLES:
         try:
             place, at = place_of(home, role), agreed_at(home, role)
         except UsageError:
@@ -10744,20 +10745,20 @@ def grant_models(home: Home, roles: list[str], how: str) -> None:
         if at is None and role in roles:
             at = round(now(), 3)
         if place and at is not None:
-            places[place] = at
-    stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "places": places}
+            agreed[role] = {place: at}
+    stored["model"] = {"by": how, "text": sha1_hex(MODEL_DISCLOSURE.encode()), "agreed": agreed}
     write_json(home.path("consent.json"), stored)
 
 
 def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
-    """(the home as it would be, the roles that would send text to where nobody agreed to) with one setting changed. Raises UsageError."""
+    """(the home as it would be, the roles that would send what nobody agreed to send there) with one setting changed. Raises UsageError."""
     trial = Home({**home.environ, "MEMHOOK_HOME": home.root, "MEMHOOK_" + key.upper(): str(value)})
-    roles = [role for role in ("distiller", "embedder") if key in (role, role + "_url") and place_of(trial, role)]
+    roles = [role for role in ROLES if key in (role, role + "_url") and place_of(trial, role)]
     return trial, [role for role in roles if agreed_at(trial, role) is None]
 
 
 def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Callable[[str], None]) -> None:
-    """Write one setting. One that sends text to a new place says so, and asks, before anything is written.
+    """Write one setting. One that sends text to a new place, or more of it, says so, and asks, before anything is written.
 
     Raises UsageError for a value that makes no sense, StateError without consent, InstallError where the person says no.
     """
@@ -10768,7 +10769,7 @@ def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Ca
         tell(disclosure(trial, role))
         ask_consent(phrase, "nothing was changed")
     write_json(home.path("config.json"), {**stored, key: value})
-    if roles or key in ("distiller", "embedder"):
+    if roles or key in ROLES:
         grant_models(trial, roles, "flag" if phrase else "typed")
 
 
@@ -10777,7 +10778,7 @@ def unset_setting(home: Home, key: str) -> None:
     stored = read_config(home)
     if stored.pop(key, None) is not None:
         write_json(home.path("config.json"), stored)
-    if key in ("distiller", "embedder") and home.source(key) == "default":
+    if key in ROLES and home.source(key) == "default":
         grant_models(home, [], "unset")
 
 
@@ -10994,7 +10995,7 @@ def _whole_home(home: Home) -> list[str]:
 
 def check_modes(home: Home) -> Iterator[Finding]:
     """Files of ours that others may read, and key files."""
-    keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ("distiller", "embedder")]
+    keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ROLES]
     wrong = {}
     for path in _whole_home(home) + keys:
         try:

@@ -49,8 +49,15 @@ def stored(box):
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
+def agreed(box):
+    """Role -> place -> when, as consent.json has it; None where no model was ever agreed to."""
+    return json.loads((box.home / "consent.json").read_text()).get("model", {}).get("agreed")
+
+
 def places(box):
-    return json.loads((box.home / "consent.json").read_text()).get("model", {}).get("places")
+    """[role, place] of each consent to a model."""
+    found = agreed(box)
+    return found if found is None else [[role, place] for role, given in found.items() for place in given]
 
 
 # ---- list, get, set, unset
@@ -171,7 +178,7 @@ def test_switching_a_model_on_says_what_is_sent_where_and_asks(box):
     config(box, "set", "distiller", "claude", "--consent", "i consent", code=1)
     assert stored(box) is None
     config(box, "set", "distiller", "claude", *PHRASE)
-    assert stored(box) == {"distiller": "claude"} and list(places(box)) == ["claude"]
+    assert stored(box) == {"distiller": "claude"} and places(box) == [["distiller", "claude"]]
     assert box.status()["consent"] == {"capture": True, "model": True, "team": False, "paused": False}
 
 
@@ -182,7 +189,7 @@ def test_the_consent_to_capture_and_its_pauses_stay_as_they_are(box):
     after = json.loads((box.home / "consent.json").read_text())
     assert after.pop("model") and after == before
     memhook.set_pause(box.api, False)
-    assert list(places(box)) == ["claude"]
+    assert places(box) == [["distiller", "claude"]]
 
 
 def test_the_disclosure_names_the_endpoint_the_model_and_who_pays(box):
@@ -197,42 +204,89 @@ def test_the_disclosure_names_the_endpoint_the_model_and_who_pays(box):
 
 def test_another_place_is_asked_for_again_and_the_same_one_is_not(box):
     config(box, "set", "distiller", "http", *PHRASE)
-    assert list(places(box)) == ["https://api.openai.com:443"]
+    assert places(box) == [["distiller", "https://api.openai.com:443"]]
     config(box, "set", "distiller_model", "other")
     config(box, "set", "distiller_url", "https://api.openai.com/v2")
     config(box, "set", "distiller_url", "https://elsewhere.example/v1", code=1, asks=True)
     assert stored(box)["distiller_url"] == "https://api.openai.com/v2"
     config(box, "set", "distiller_url", "https://elsewhere.example/v1", *PHRASE)
-    assert list(places(box)) == ["https://elsewhere.example:443"]
+    assert places(box) == [["distiller", "https://elsewhere.example:443"]]
     config(box, "set", "embedder_url", "https://third.example/v1")
     config(box, "set", "embedder", "http", code=1, asks=True)
 
 
-def test_an_endpoint_on_this_machine_is_covered_by_any_consent_to_a_model_and_by_none_otherwise(box):
+def test_a_consent_to_the_distiller_is_none_to_the_embedder_at_the_same_place(box):
     config(box, "set", "distiller_url", "http://localhost:11434")
+    config(box, "set", "distiller", "http", *PHRASE)
+    config(box, "set", "embedder_url", "http://localhost:11434/api/embed")
+    err = config(box, "set", "embedder", "http", code=1, asks=True)[1]
+    assert "every turn, digest and note" in err and "nothing was changed" in err and "embedder" not in stored(box)
+    box.env["MEMHOOK_EMBEDDER"] = "http"
+    assert memhook.may_ask(box.api, "distiller") and not memhook.may_ask(box.api, "embedder")
+    del box.env["MEMHOOK_EMBEDDER"]
+    config(box, "set", "embedder", "http", *PHRASE)
+    assert places(box) == [["distiller", "http://localhost:11434"], ["embedder", "http://localhost:11434"]]
+    config(box, "set", "distiller", "offline")
+    assert places(box) == [["embedder", "http://localhost:11434"]]
+    config(box, "set", "distiller", "http", code=1, asks=True)
+
+
+@pytest.mark.parametrize("other", ["http://127.0.0.1:8472/v1", "http://localhost:8471/v1", "https://127.0.0.1:8471/v1", "http://127.0.0.1/v1"])
+def test_on_this_machine_too_another_scheme_host_or_port_is_another_place(box, other):
+    config(box, "set", "distiller_url", "http://127.0.0.1:8471")
     config(box, "set", "distiller", "http", code=1, asks=True)
     config(box, "set", "distiller", "http", *PHRASE)
-    config(box, "set", "distiller_url", "http://127.0.0.1:8080/v1")
-    config(box, "set", "embedder_url", "http://localhost:11434/api/embed")
-    config(box, "set", "embedder", "http")
-    assert "http://localhost:11434" in places(box)
+    config(box, "set", "distiller_url", other, code=1, asks=True)
+    box.env["MEMHOOK_DISTILLER_URL"] = other
+    assert not memhook.may_ask(box.api, "distiller")
+
+
+def earlier(box, *places):
+    """Write a consent to models as memhook stored it before it told the roles apart."""
+    path = box.home / "consent.json"
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({**text, "model": {"by": "typed", "text": "0", "places": {place: 1_700_000_000.5 for place in places}}}))
+
+
+def test_a_consent_of_the_earlier_form_holds_for_the_distiller_there_and_for_no_embedder(box):
+    earlier(box, "http://localhost:11434")
+    box.env.update(MEMHOOK_DISTILLER="http", MEMHOOK_DISTILLER_URL="http://localhost:11434",
+                   MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL="http://localhost:11434/api/embed")
+    assert memhook.may_ask(box.api, "distiller") and not memhook.may_ask(box.api, "embedder")
+    assert box.status()["consent"]["model"] is True and "the embedder is set to http, to which nobody agreed" in box.run("doctor", check=False).stdout
+    config(box, "set", "embedder", "http", code=1, asks=True)
+    assert places(box) is None, "a refusal leaves the earlier form as it is"
+    config(box, "set", "embedder", "http", *PHRASE)
+    assert agreed(box)["distiller"] == {"http://localhost:11434": 1_700_000_000.5} and memhook.may_ask(box.api, "embedder")
+    box.env["MEMHOOK_DISTILLER_URL"] = "http://localhost:8080"
+    assert not memhook.may_ask(box.api, "distiller")
+
+
+@pytest.mark.parametrize("model", [7, [], {}, {"places": []}, {"agreed": 7}, {"agreed": {"distiller": 7}}, {"agreed": {"distiller": {"claude": "x"}}}, {"agreed": None, "places": None}])
+def test_a_damaged_consent_to_a_model_is_none(box, model):
+    path = box.home / "consent.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model": model}))
+    box.env["MEMHOOK_DISTILLER"] = "claude"
+    assert not memhook.may_ask(box.api, "distiller") and box.status()["consent"]["model"] is False
+    config(box, "set", "distiller", "claude", *PHRASE)
+    assert memhook.may_ask(box.api, "distiller")
 
 
 def test_what_was_switched_off_is_asked_for_again(box):
     config(box, "set", "distiller", "claude", *PHRASE)
     config(box, "set", "distiller", "offline")
-    assert places(box) == {} and box.status()["consent"]["model"] is False
+    assert places(box) == [] and box.status()["consent"]["model"] is False
     config(box, "set", "distiller", "claude", code=1, asks=True)
     config(box, "set", "distiller", "claude", *PHRASE)
     config(box, "unset", "distiller")
-    assert places(box) == {} and stored(box) == {}
+    assert places(box) == [] and stored(box) == {}
 
 
 def test_the_time_of_a_consent_stays_when_another_is_added(box):
     config(box, "set", "distiller", "claude", *PHRASE)
-    at = places(box)["claude"]
+    before = agreed(box)["distiller"]
     config(box, "set", "embedder", "http", *PHRASE)
-    assert places(box)["claude"] == at and len(places(box)) == 2
+    assert agreed(box)["distiller"] == before and len(agreed(box)) == 2
 
 
 def test_plain_http_to_another_machine_needs_its_name(box):
@@ -241,13 +295,13 @@ def test_plain_http_to_another_machine_needs_its_name(box):
     assert "plain http to gpu.lan" in err and "config set plain_http_hosts gpu.lan" in err and places(box) is None
     config(box, "set", "plain_http_hosts", "gpu.lan")
     config(box, "set", "distiller", "http", *PHRASE)
-    assert list(places(box)) == ["http://gpu.lan:8000"]
+    assert places(box) == [["distiller", "http://gpu.lan:8000"]]
 
 
 def test_a_broken_address_of_another_role_does_not_stand_in_the_way(box):
     box.env.update(MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL="nonsense")
     config(box, "set", "distiller", "claude", *PHRASE)
-    assert list(places(box)) == ["claude"]
+    assert places(box) == [["distiller", "claude"]]
 
 
 def test_uninstall_takes_the_consent_away(tmp_path):

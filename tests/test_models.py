@@ -226,11 +226,20 @@ def test_a_setting_alone_sends_nothing(box, serve):
 
 def test_consent_to_one_place_is_none_to_another(asked, serve):
     server = serve(completion(ANSWER))
-    port = server.port
-    asked.env.update(MEMHOOK_DISTILLER="http", MEMHOOK_PLAIN_HTTP_HOSTS="elsewhere.test", MEMHOOK_DISTILLER_URL="http://elsewhere.test:%d" % port)
-    assert not memhook.may_ask(asked.api, "distiller")
-    asked.env["MEMHOOK_DISTILLER_URL"] = server.url  # on this machine: who lets text go to Anthropic lets it stay here
-    assert memhook.may_ask(asked.api, "distiller")
+    asked.env.update(MEMHOOK_DISTILLER="http", MEMHOOK_PLAIN_HTTP_HOSTS="elsewhere.test")
+    for url in ("http://elsewhere.test:%d" % server.port, server.url):
+        asked.env["MEMHOOK_DISTILLER_URL"] = url
+        spool(asked, len(asked.memories()))
+        drain(asked)
+    assert server.requests == [] and distillers(asked) == ["offline"] * 2
+
+
+def test_consent_to_digests_is_none_to_embeddings_at_the_same_place(served):
+    served.env.update(MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL=served.server.url)
+    spool(served)
+    drain(served)
+    served.run("search", "checkout")
+    assert [request["path"] for request in served.server.requests] == ["/v1/chat/completions"]
 
 
 def test_nothing_is_sent_in_a_pause(asked):
