@@ -3190,6 +3190,11 @@ def cued(text: str, kind: str) -> list[tuple[str, str]]:
     return found
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A count as a person says it: 1 segment, 2 segments; `many` is the plural that is not `one` with an s: 2 memories."""
+    return "%d %s" % (count, one if count == 1 else many or one + "s")
+
+
 def one_line(text: str, limit: int = _ITEM_CHARS) -> str:
     """A text on one line; what is longer than `limit` characters is cut between words, and ends in " …"."""
     text = " ".join(text.split())
@@ -4710,7 +4715,7 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     if not lines[-1]:
         lines.pop()
     if first > max(1, len(lines)):
-        raise StateError("%s has %d line%s" % (name, len(lines), "s" * (len(lines) != 1)), "there is no line %d" % first)
+        raise StateError("%s has %s" % (name, counted(len(lines), "line")), "there is no line %d" % first)
     first = max(1, first)
     last = len(lines) if count <= 0 else min(len(lines), first + count - 1)
     front, _ = _parse_front(text)
@@ -7711,7 +7716,8 @@ def join(home: Home, url: str, token: str, how: str) -> Team:
     hubs = [candidate.get("hub") for _, _, candidate in waiting_candidates(home, ("new", "claimed", "dead"))]
     others = [hub for hub in hubs if hub not in (None, url)]
     if others:
-        raise StateError("nothing was joined: %d candidates wait for another hub" % len(others), "memhook team outbox --purge erases them")
+        raise StateError("nothing was joined: %s for another hub" % counted(len(others), "candidate waits", "candidates wait"),
+                         "memhook team outbox --purge erases what waits")
     with team_lock(home, 30.0):
         state = read_team_state(home)
         before = read_json(home.path("team.json"))
@@ -8062,10 +8068,11 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
         found.append(("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
                       "memhook team join URL --token-file FILE with a new token, or memhook team outbox --retry"))
     if refused:
-        found.append(("%d candidates were refused for good" % refused, "the team will not see them", "memhook team outbox shows why"))
+        what = "%s refused for good" % counted(refused, "candidate was", "candidates were")
+        found.append((what, "the team will not see what was refused", "memhook team outbox shows why"))
     if waiting and not facts["joined"]:
-        found.append(("%d candidates wait for a team that was left" % waiting, "they go when it is joined again, and to no other",
-                      "memhook team leave --purge"))
+        what = "%s for a team that was left" % counted(waiting, "candidate waits", "candidates wait")
+        found.append((what, "they go when it is joined again, and to no other", "memhook team leave --purge"))
     return found
 
 
@@ -10934,18 +10941,20 @@ def check_transcripts(home: Home, consent: Consent) -> Iterator[Finding]:
     """Transcripts that are not captured though they should be, or about to be gone."""
     unread = unread_transcripts(home, consent)
     late, expiring, past = unread["late"], unread["expiring"], unread["past"]
-    days = cleanup_seconds(home) // 86_400
-    gone = "Claude Code deletes transcripts after %d days (cleanupPeriodDays); then what was said there is lost" % days
+    days = counted(int(cleanup_seconds(home) // 86_400), "day")
+    gone = "Claude Code deletes transcripts after %s (cleanupPeriodDays); then what was said there is lost" % days
     if late and not consent.paused:
-        yield ("capture has not fired lately: %d transcripts are newer than their last capture (%s)" % (len(late), _some(late)),
+        yield ("capture has not fired lately: %s newer than the last capture (%s)"
+               % (counted(len(late), "transcript is", "transcripts are"), _some(late)),
                "hooks do not run before a folder is trusted, nor after settings were edited in a session that began before;"
                " and not in every editor",
                "memhook drain captures them now; then restart Claude Code, and see whether memhook doctor is content"
                " after the next session")
     if expiring:
-        yield "%d transcripts are about to go uncaptured (%s)" % (len(expiring), _some(expiring)), gone, "memhook drain"
+        yield ("%s about to go uncaptured (%s)" % (counted(len(expiring), "transcript is", "transcripts are"), _some(expiring)), gone,
+               "memhook drain")
     if past:
-        yield ("%d transcripts from before your consent are about to be deleted (%s)" % (len(past), _some(past)), gone,
+        yield ("about to be deleted: %s from before your consent (%s)" % (counted(len(past), "transcript"), _some(past)), gone,
                "memhook import --yes takes them into memory")
 
 
@@ -10968,19 +10977,20 @@ def check_queues(home: Home) -> Iterator[Finding]:
     yield from team_troubles(team)
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
-        yield ("%d dead letters in the spool" % dead, "they were given up after several tries, and are in no memory",
+        yield ("%s in the spool" % counted(dead, "dead letter"), "they were given up after several tries, and are in no memory",
                "memhook drain --retry-dead")
     late = _waited_long(home, "spool")
     if late:
-        yield "%d segments have waited for more than a day" % late, "the drain does not run, or does not get through", "memhook drain"
+        yield ("%s waited for more than a day" % counted(late, "segment has", "segments have"),
+               "the drain does not run, or does not get through", "memhook drain")
     late = _waited_long(home, "outbox") if team["joined"] else 0
     if late:
-        yield ("%d candidates for the team have waited for more than a day" % late, "the hub does not answer, or nothing is sent",
+        yield ("%s for the team waited for more than a day" % counted(late, "candidate"), "the hub does not answer, or nothing is sent",
                "memhook team outbox --retry")
     failed = _failed_hooks(home)
     if failed:
         last = "%s %s" % (failed[-1].get("error"), failed[-1].get("where", ""))
-        yield ("%d captures failed within a day, the last with %s" % (len(failed), last),
+        yield ("%s failed within a day, the last with %s" % (counted(len(failed), "capture"), last),
                "what they should have captured waits for the next one",
                "memhook drain; if it goes on, report %s" % home.path("memhook.log"))
 
@@ -11056,7 +11066,7 @@ def check_index(home: Home) -> Iterator[Finding]:
         if is_old and known.get(path) != (status.st_mtime_ns, status.st_size):
             late.append(path)
     if late:
-        yield ("the index is stale: %d memories changed more than a day ago are not in it (%s)" % (len(late), _some(late)),
+        yield ("the index is stale: it lacks %s changed more than a day ago (%s)" % (counted(len(late), "memory", "memories"), _some(late)),
                "what a session is told at its start is out of date", "memhook reindex")
 
 
@@ -11075,7 +11085,7 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
     is_down = role == "embedder" and usage["why"]  # nothing of a search waits for it: one failure is told at once
     if is_down or usage["streak"] >= FAILING_STREAK:
         again = "distil" if role == "distiller" else "reindex"
-        yield ("the %s is failing: %s (%d times today)" % (role, usage["why"], usage["failures"]),
+        yield ("the %s is failing: %s (%s today)" % (role, usage["why"], counted(usage["failures"], "time")),
                "memhook status tells what is used; memhook %s tries now" % again)
 
 
@@ -11316,14 +11326,13 @@ def cmd_drain(home: Home, options: Any) -> None:
 
 def show_model(model: dict[str, Any]) -> None:
     """The lines of `status` about models; none where none is used."""
-    if model["distiller"] != "offline":
-        show("distiller  {distiller}, with {credential}; today {calls_today} calls, {chars_today} characters".format(**model))
-    if model["embedder"] != "none":
-        line = "embedder   {embedder}, with {embedder_credential}; today {embedder_calls_today} calls, {embedder_chars_today} characters"
-        show(line.format(**model))
+    for role, off, prefix in (("distiller", "offline", ""), ("embedder", "none", "embedder_")):
+        if model[role] != off:
+            calls, chars = counted(model[prefix + "calls_today"], "call"), counted(model[prefix + "chars_today"], "character")
+            show("%-10s %s, with %s; today %s, %s" % (role, model[role], model[prefix + "credential"], calls, chars))
     if model["failing"]:
         wait = "; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""
-        show("           {failures} failures today, the last: {failing}{0}".format(wait, **model))
+        show("           %s today, the last: %s%s" % (counted(model["failures"], "failure"), model["failing"], wait))
 
 
 def readable(count: int) -> str:
@@ -11331,19 +11340,19 @@ def readable(count: int) -> str:
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return "%.1f %s" % (count / scale, unit)
-    return "%d bytes" % count
+    return counted(count, "byte")
 
 
 def show_cleanup(cleanup: dict[str, int]) -> None:
     """What Claude Code will delete, and what was not captured of it."""
-    show("cleanup    Claude Code deletes transcripts after %d days" % cleanup["days"])
+    show("cleanup    Claude Code deletes transcripts after %s" % counted(cleanup["days"], "day"))
     for name, text in (
         ("expiring", "not captured yet and about to be deleted: memhook drain"),
         ("past", "from before you consented and about to be deleted: memhook import"),
         ("late", "with more than was captured, and quiet for hours: memhook drain"),
     ):
         if cleanup[name]:
-            show("           %d transcripts %s" % (cleanup[name], text))
+            show("           %s %s" % (counted(cleanup[name], "transcript"), text))
 
 
 def capture_state(status: dict[str, Any]) -> str:
@@ -11409,7 +11418,8 @@ def ask_purge(home: Home) -> None:
     """Return if the person types PURGE; raises UsageError otherwise."""
     undone = "nothing was erased, nothing uninstalled"
     hub = ", and the hub that is served from there" if os.path.exists(home.path("hub.db")) else ""
-    what = "This erases %s with %d memories%s. There is no way back." % (home.root, count_memories(home)["count"], hub)
+    memories = counted(count_memories(home)["count"], "memory", "memories")
+    what = "This erases %s with %s%s. There is no way back." % (home.root, memories, hub)
     typed = ask_words(what + "\nType PURGE to go on: ", undone)
     if typed is None:
         raise UsageError("%s: --purge asks at a terminal" % undone, "run it at a terminal and type PURGE")
@@ -11545,7 +11555,7 @@ def cmd_get(home: Home, options: Any) -> None:
 def show_trouble(sent: Sent) -> None:
     """Why something stayed in the outbox, if something did."""
     if sent.left and sent.why:
-        say("%d wait in the outbox: %s." % (sent.left, sent.why))
+        say("%s in the outbox: %s." % (counted(sent.left, "candidate waits", "candidates wait"), sent.why))
 
 
 def show_proposed(home: Home, ids: list[str], sent: Sent) -> int:
@@ -11589,14 +11599,14 @@ def progress(word: str) -> Callable[[int, int], None]:
 
 def cmd_reindex(home: Home, options: Any) -> None:
     count, notice = rebuild_index(home, progress("indexed"))
-    say("Indexed %d memories.%s" % (count, " But " + notice if notice else ""))
+    say("Indexed %s.%s" % (counted(count, "memory", "memories"), " But " + notice if notice else ""))
 
 
 def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
     """Whether what was said before the consent, or in a pause, may be taken; a person is asked at a terminal. Elsewhere it is left out."""
     day = iso(consent.capture_at)[:10]
-    told = "{past} of {new} new transcripts hold what was said before you consented on {0}, or while memhook was paused."
-    told = told.format(day, **plan)
+    told = "What was said before you consented on %s, or while memhook was paused, is in %d of %s."
+    told %= (day, plan["past"], counted(plan["new"], "new transcript"))
     if not sys.stdin.isatty():
         say(told + " That is left out; --yes takes it too.")
         return False
@@ -11608,29 +11618,31 @@ def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
 
 def plan_text(plan: dict[str, int]) -> str:
     """What an import would do, for a person."""
-    return (
-        "{transcripts} transcripts, {0}. New in memory would be {new} of them, {1}.\n"
-        "{past} of the new ones hold what was said before you consented, or in a pause: that is taken only with --yes,"
-        " or when you are asked.\n"
-        "{off} others lie in projects that are switched off: nothing of them is taken."
-    ).format(readable(plan["bytes"]), readable(plan["new_bytes"]), **plan)
+    transcripts = counted(plan["transcripts"], "transcript")
+    lines = ["%s, %s. New in memory would be %d, %s." % (transcripts, readable(plan["bytes"]), plan["new"], readable(plan["new_bytes"]))]
+    if plan["past"]:
+        past = "    %d of the new: said before you consented, or in a pause: taken only with --yes, or when you are asked"
+        lines.append(past % plan["past"])
+    if plan["off"]:
+        lines.append("    withheld in %s: said in a project that is switched off" % counted(plan["off"], "transcript"))
+    return "\n".join(lines)
 
 
 def import_text(report: dict[str, int], kept_out: dict[str, int]) -> str:
     """What an import did, for a person; where something stays withheld, in how many transcripts and why."""
-    told = "{transcripts} transcripts looked at, {0}: {turns} turns taken, in {segments} segments; {withheld} withheld"
-    lines = [told.format(readable(report["bytes"]), **report)]
+    looked_at = "%s looked at, %s" % (counted(report["transcripts"], "transcript"), readable(report["bytes"]))
+    lines = ["%s: %s taken, in %s" % (looked_at, counted(report["turns"], "turn"), counted(report["segments"], "segment"))]
     for reason, text in (
         ("before", "said before you consented: memhook import --yes takes it"),
         ("paused", "said in a pause: memhook import --yes takes it"),
         ("off", "said in a project that is switched off"),
     ):
         if kept_out.get(reason):
-            lines.append("    withheld, in %d of them: %s" % (kept_out[reason], text))
+            lines.append("    withheld in %s: %s" % (counted(kept_out[reason], "transcript"), text))
     if report["skipped"]:
-        lines.append("    %d lines were skipped: no JSON, or too long" % report["skipped"])
+        lines.append("    %s skipped: no JSON, or too long" % counted(report["skipped"], "line"))
     if report["failed"]:
-        lines.append("    %d transcripts could not be read; memhook status tells more" % report["failed"])
+        lines.append("    %s could not be read; memhook status tells more" % counted(report["failed"], "transcript"))
     return "\n".join(lines)
 
 
@@ -11672,7 +11684,7 @@ def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> Non
     for coverage in found:
         if coverage.state in ("missing", "edited", "other-parser", "not-checked") or coverage.gaps or coverage.repeats:
             show_coverage(coverage)
-    read = "1 transcript" if len(found) == 1 else "%d transcripts" % len(found)
+    read = counted(len(found), "transcript")
     if "source-gone" in states:
         read += " (%d of them gone: their receipts speak)" % states.count("source-gone")
     turns = ", ".join("%d %s" % (count, name) for name, count in totals.items() if count)
@@ -11849,7 +11861,7 @@ def cmd_team_join(home: Home, options: Any) -> None:
 def cmd_team_leave(home: Home, options: Any) -> None:
     joined = read_team(home) is not None
     removed = leave(home, options.purge)
-    erased = "; %d waiting candidates were erased" % removed
+    erased = "; %s erased" % counted(removed, "waiting candidate was", "waiting candidates were")
     if joined:
         say("Left. Nothing is proposed or sent any more%s. What you pulled stays." % (erased if options.purge else ""))
     else:
@@ -11864,7 +11876,7 @@ def cmd_team_status(home: Home, options: Any) -> None:
     show("team       {tenant} at {url}, as {name} ({role})".format(**facts) if facts["joined"] else "team       none was joined")
     show("proposing  " + ("every new memory" if facts["propose"] == "auto" else "what you name"))
     show("outbox     {new} waiting, {claimed} in work, {dead} refused".format(**facts["outbox"]))
-    show("pulled     %d memories" % facts["pulled"])
+    show("pulled     " + counted(facts["pulled"], "memory", "memories"))
     if facts["trouble"] and not facts["paused"]:
         say(facts["trouble"])
     for what, _, mend in team_troubles(facts):
@@ -11891,7 +11903,7 @@ def outbox_entries(home: Home) -> list[dict[str, str]]:
 
 def cmd_team_outbox(home: Home, options: Any) -> None:
     if options.purge:
-        say("Erased %d candidates." % purge_outbox(home))
+        say("Erased %s." % counted(purge_outbox(home), "candidate"))
     elif options.retry:
         sent = retry_outbox(home)
         say("Sent %d." % sum(outcome in ("proposed", "duplicate") for outcome in sent.outcomes.values()))
@@ -11973,7 +11985,8 @@ def cmd_hub_audit(home: Home, options: Any) -> int:
     else:
         for finding in found["findings"]:
             show(finding)
-        show("%d receipts: %s" % (found["receipts"], "every chain is whole" if found["ok"] else "%d findings" % len(found["findings"])))
+        verdict = "every chain is whole" if found["ok"] else counted(len(found["findings"]), "finding")
+        show("%s: %s" % (counted(found["receipts"], "receipt"), verdict))
     return EXIT_OK if found["ok"] else EXIT_FOUND
 
 

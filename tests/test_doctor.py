@@ -291,7 +291,7 @@ def test_capture_that_has_not_fired_lately_is_found(box):
     script.prompt("What is a cent?")
     age(script.path, 3 * 3600)
     finding = only(box)
-    assert "capture has not fired lately: 1 transcripts" in finding["what"] and str(script.path) in finding["what"] and "memhook drain" in finding["mend"]
+    assert "capture has not fired lately: 1 transcript is newer" in finding["what"] and str(script.path) in finding["what"] and "memhook drain" in finding["mend"]
     box.run("drain")
     assert found(box) == []
 
@@ -359,7 +359,7 @@ def test_our_own_summarisers_session_is_not_missed(box):
 def test_dead_letters_are_found(box):
     put(box, "spool/dead/1-0123456789abcdef0123-00000-12345678.json", '{"format": 1}')
     finding = only(box)
-    assert finding["what"] == "1 dead letters in the spool" and "drain --retry-dead" in finding["mend"]
+    assert finding["what"] == "1 dead letter in the spool" and "drain --retry-dead" in finding["mend"]
 
 
 def test_segments_that_wait_for_more_than_a_day_are_found(box):
@@ -370,7 +370,7 @@ def test_segments_that_wait_for_more_than_a_day_are_found(box):
     assert found(box) == []
     for name in os.listdir(box.home / "spool" / "new"):
         age(box.home / "spool" / "new" / name, 2 * DAY)
-    assert "1 segments have waited" in only(box)["what"]
+    assert "1 segment has waited" in only(box)["what"]
 
 
 def test_candidates_that_wait_long_for_the_hub_are_found(box):
@@ -387,7 +387,7 @@ def test_candidates_that_wait_long_for_the_hub_are_found(box):
         path.chmod(0o700)
     assert found(box) == []
     age(waiting, 2 * DAY)
-    assert only(box)["what"] == "1 candidates for the team have waited for more than a day"
+    assert only(box)["what"] == "1 candidate for the team waited for more than a day"
 
 
 @pytest.mark.parametrize("text, likely", [('{"a": 1,}', True), ('{"a": [1, ]}', True), ('// mine\n{}', True), ('{"a": 1 /* x */}', True), ('{"a" 1}', False), ('{"a":', False)])
@@ -399,7 +399,7 @@ def test_comments_and_trailing_commas_are_named_where_they_are_the_likely_cause(
 def test_hooks_that_failed_are_found_for_a_day(box):
     memhook.log(box.api, "hook-failed", hook="stop", error="OSError", where="write_all:1")
     finding = only(box)
-    assert "1 captures failed within a day, the last with OSError write_all:1" in finding["what"] and "memhook.log" in finding["mend"]
+    assert "1 capture failed within a day, the last with OSError write_all:1" in finding["what"] and "memhook.log" in finding["mend"]
     line = json.dumps({"at": memhook.iso(time.time() - 2 * DAY), "event": "hook-failed"})
     (box.home / "memhook.log").write_text(line + "\n-failed {\n")
     assert found(box) == []
@@ -463,7 +463,7 @@ def test_an_index_long_behind_the_store_is_found(box, monkeypatch):
         stream.write("mine\n")
     assert found(box) == [], "the next search takes it in"
     monkeypatch.setattr(memhook, "now", lambda: time.time() + 2 * DAY)  # the clock, which is all that a test may replace
-    assert "the index is stale: 1 memories" in next(memhook.check_index(box.api))[0]
+    assert "the index is stale: it lacks 1 memory changed" in next(memhook.check_index(box.api))[0]
 
 
 # ---- formats

@@ -66,10 +66,12 @@ def test_a_dry_run_counts_and_changes_nothing(box):
     report = imported(box, "--dry-run")
     assert report == {"transcripts": 5, "bytes": sum(sizes) + os.path.getsize(off.path), "new": 4, "new_bytes": sum(sizes), "past": 3, "off": 1}
     told = box.run("import", "--dry-run").stdout
-    assert told.startswith("5 transcripts, ") and "New in memory would be 4 of them, " in told and "\n3 of the new ones hold" in told and "\n1 others lie" in told
+    assert told.startswith("5 transcripts, ") and "New in memory would be 4, " in told and "\n    3 of the new: said before" in told
     assert files(box.home) == before
-    imported(box, "--yes")
-    assert imported(box, "--dry-run")["new"] == 0
+    off_line = "    withheld in 1 transcript: said in a project that is switched off\n"
+    assert off_line in told and off_line in box.run("import", "--yes").stdout
+    again = box.run("import", "--dry-run").stdout
+    assert "New in memory would be 0, " in again and off_line in again and off_line in box.run("import").stdout
 
 
 def test_the_past_is_taken_only_when_somebody_says_so(box):
@@ -88,9 +90,9 @@ def test_the_past_is_taken_only_when_somebody_says_so(box):
 def test_a_person_at_a_terminal_is_asked(box, answer, taken):
     past(box)
     status, shown = at_a_terminal(box, answer)
-    assert status == 0 and "1 of 1 new transcripts" in shown and "[y/N]" in shown
-    assert "1 transcripts looked at, " in shown and (": %d turns taken" % taken) in shown
-    assert ("withheld, in 1 of them: said before you consented: memhook import --yes takes it" in shown) == (not taken)
+    assert status == 0 and "is in 1 of 1 new transcript." in shown and "[y/N]" in shown
+    assert "1 transcript looked at, " in shown and (": %d turns taken, in %s\n" % (taken, "1 segment" if taken else "0 segments")) in shown
+    assert ("    withheld in 1 transcript: said before you consented: memhook import --yes takes it" in shown) == (not taken)
     assert len(everything(box)) == taken
 
 
@@ -108,7 +110,7 @@ def test_what_was_said_in_a_pause_is_taken_only_with_yes(box):
     script.prompt("Said in the pause")
     assert "unless you import it on purpose" in box.run("resume").stderr
     for _ in range(2):  # the second finds nothing new in it
-        assert "withheld, in 1 of them: said in a pause" in box.run("import").stdout
+        assert "withheld in 1 transcript: said in a pause" in box.run("import").stdout
     assert everything(box) == []
     box.run("import", "--yes")
     assert everything(box) == ["Said in the pause"]

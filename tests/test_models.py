@@ -451,7 +451,7 @@ def test_status_shows_what_was_used_and_how_it_went(asked):
     assert model["chars_today"] == usage(asked)["chars"] and "limit notice" in model["failing"] and memhook.parse_time(model["not_before"]) > time.time()
     assert "login of Claude Code" in model["credential"] and "ANTHROPIC_API_KEY is set and is not passed on" in model["credential"]
     text = asked.run("status").stdout
-    assert "2 calls" in text and "1 failures today" in text and SECRET not in text + json.dumps(found)
+    assert "2 calls" in text and "1 failure today" in text and SECRET not in text + json.dumps(found)
 
 
 def test_status_of_a_machine_without_a_model_counts_nothing(box):

@@ -325,7 +325,7 @@ def test_what_could_not_be_sent_is_queued_and_the_next_success_drains_it_oldest_
     member, wire = wired
     wire.plan = [step]
     done = member.save("Number 0.", "--propose")
-    assert done.returncode == 0 and done.stdout.splitlines()[1].endswith("queued") and "1 wait in the outbox" in done.stderr
+    assert done.returncode == 0 and done.stdout.splitlines()[1].endswith("queued") and "1 candidate waits in the outbox" in done.stderr
     for number in (1, 2):
         wire.plan = [step]
         _, sent = member.suggest("Number %d." % number)
@@ -421,7 +421,7 @@ def test_what_is_refused_for_good_is_shown_put_aside_and_never_in_the_way(hub, w
     assert len(wire.posts()) == 2
     (entry,) = member.outbox()
     assert (entry["state"], entry["reason"][:3]) == ("refused", str(status))
-    assert str(status) in member.run("team", "outbox").stdout and "1 candidates were refused for good" in member.run("doctor", check=False).stdout
+    assert str(status) in member.run("team", "outbox").stdout and "1 candidate was refused for good" in member.run("doctor", check=False).stdout
     member.run("team", "outbox", "--retry")
     assert member.outbox() == [] and len(hub.statuses(tenant)) == 2
 
