@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c9754d077256a7cfae143dac09bdc032f91c5865ba89a03cf667a97b27095385}
+SHA256=${MEMHOOK_SHA256-6cb899fdd43f7858cf3084817dfd4da84c7923b398e3c2a242b671ebfb2e86c8}
 
 tell() { printf '%s\n' "$*" >&2; }
 

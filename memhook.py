@@ -6206,6 +6206,12 @@ def has_news(home: Home, path: str, status: os.stat_result) -> bool:
     return any(reason != "off" for _, _, reason in checkpoint.withheld)
 
 
+def holds_off(home: Home, path: str) -> bool:
+    """Whether something of a transcript was withheld because its folder was switched off."""
+    checkpoint = read_checkpoint(home, transcript_key(path))
+    return checkpoint is not None and any(reason == "off" for _, _, reason in checkpoint.withheld)
+
+
 def begins_with(path: str) -> tuple[Optional[float], str]:
     """When and where a transcript begins, by its first lines: (None, "") where they do not tell."""
     context = Context()
@@ -6230,20 +6236,22 @@ def plan_import(home: Home, consent: Consent, found: list[tuple[str, os.stat_res
     """What an import would find.
 
     -> {"transcripts", "bytes", "new": of them not captured yet, "new_bytes", "past": new ones from before the consent or from a pause,
-    "off": in folders switched off}
+    "off": with something of folders that are or were switched off}
     """
     plan = dict.fromkeys(("transcripts", "bytes", "new", "new_bytes", "past", "off"), 0)
     for path, status in found:
         plan["transcripts"] += 1
         plan["bytes"] += status.st_size
         try:
-            if not has_news(home, path, status):
-                continue
+            is_new = has_news(home, path, status)
             at, cwd = begins_with(path)
+            was_off = holds_off(home, path)
         except (OSError, StateError):
-            at, cwd = None, ""  # the import will tell
-        if cwd and switched_off(cwd):
+            is_new, at, cwd, was_off = True, None, "", False  # the import will tell
+        is_off = cwd != "" and switched_off(cwd)
+        if is_off or was_off:
             plan["off"] += 1
+        if is_off or not is_new:
             continue
         plan["new"] += 1
         plan["new_bytes"] += status.st_size
