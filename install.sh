@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6cb899fdd43f7858cf3084817dfd4da84c7923b398e3c2a242b671ebfb2e86c8}
+SHA256=${MEMHOOK_SHA256-99048bb0757c71a20c2aa5750d357c301a228c7264d8069d43aa20bfc7c2f18d}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -2999,8 +2999,16 @@ _CUES = {
 }
 _OPENINGS = {  # how a sentence or a prompt of each kind begins, in lower case
     "announced": (
-        r"(?:let me|(?:now )?i'?(?:ll|d)(?: (?:first|now|also))? (?:look|check|see|watch|measure|start|read|go|verify|run)|i'm going to"
-        r"|shall i|should i|ich (?:sehe|schaue|prüfe)|soll ich|je (?:regarde|vérifie)|voy a|miro|guardo|сейчас|我先|我来|让我|まず|먼저)\b"
+        r"(?:let me|(?:now )?i(?:['’]?(?:ll|d)| will)(?: (?:first|now|also))? (?:look|check|see|watch|measure|start|read|go|verify|run)"
+        r"|i['’]m going to|shall i|should i|ich (?:sehe|schaue|prüfe)|soll ich|je (?:regarde|vérifie)|voy a|miro|guardo|сейчас)\b"
+        r"|我先|我来|让我|まず|먼저"
+    ),
+    "intended": (  # what Claude is about to do, whatever it is
+        r"(?:(?:ok|okay|sure|right|yes|so|now|then|first|next)\W+)*(?:i(?:['’]?(?:ll|m going to)| will| am going to)|let (?:me|us)|let['’]s"
+        r"|(?:looking|checking|digging|searching) (?:at|in|into|for|through)|ich (?:werde|schaue|sehe|prüfe|suche|lese)|lass mich|mal sehen"
+        r"|je (?:vais|regarde|vérifie|cherche)|voy a|vamos a|déjame|miro|reviso|vou|deixa-me|guardo|controllo|verifico"
+        r"|сейчас|(?:я )?(?:посмотрю|проверю))\b"
+        r"|我先|我来|我会|我去|让我|まず|먼저"
     ),
     "yes": (
         r"\W*(?:(?:haha|hm+|uff|oh|ah|nice|ok|okay|great|top|good|perfect|cool|super)\W+)*"
@@ -3502,39 +3510,91 @@ def _error_of(turn: Turn) -> str:
     return _telling_line(turn.text.partition("\n")[2]) if turn.kind == "error" else ""
 
 
-def _resolution(answers: list[str]) -> str:
-    """What the answers after a problem say of its cause and its cure; where they say nothing of it, how the first one begins and ends."""
+class Setback:
+    """What a person reported or a tool ran into, and between which answers its cause and its cure are looked for."""
+
+    __slots__ = ("text", "after", "until")
+
+    def __init__(self, text: str, after: int) -> None:
+        self.text = text
+        self.after = after  # how many answers came before it
+        self.until: Optional[int] = None  # how many came before a prompt of another subject; None of a tool's error: until the next problem
+
+
+def _goes_on(prompt: str, problem: str) -> bool:
+    """Whether a prompt leaves a problem the subject: a short "yes, go on", or a word of it."""
+    if _opens("yes", prompt) and len(prompt.split()) <= 5:
+        return True
+    return bool(_stems(prompt, "problem") & _stems(problem, "problem"))
+
+
+def _cure(answers: list[str]) -> list[str]:
+    """The first and the last sentence of the answers that name a cause or a cure; none where Claude only says what it will do."""
     fixes = [sentence for answer in answers for _, sentence in cued(answer, "fix") if not sentence.endswith(("?", "？", ":", "："))]
-    told = [[sentence for _, sentence in statements(answer) if _tells(sentence)] for answer in answers]
-    if not fixes:
-        fixes = next((sentences for sentences in told if sentences), [])
-    elif len(fixes) == 1:  # what the cause is follows where it is announced; else the last sentence is what was done
+    while fixes and _opens("intended", fixes[0]):
+        del fixes[0]
+    if len(fixes) == 1:  # what the cause is follows where it is announced; else the last sentence is what was done
+        told = [[sentence for _, sentence in statements(answer) if _tells(sentence)] for answer in answers]
         around = next((sentences for sentences in told if fixes[0] in sentences), fixes)
         fixes += around[around.index(fixes[0]) + 1:][:1]
-    return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in fixes[:1] + fixes[-1:]))
+    return fixes[:1] + fixes[-1:]
 
 
-def _problems(exchanges: list[Exchange]) -> list[str]:
-    """Problem → resolution, and last what stands under a heading for causes.
+def _plain_answer(answers: list[str]) -> list[str]:
+    """How the first answer begins and ends that tells something and does not begin with what Claude will do."""
+    for answer in answers:
+        said = [sentence for _, sentence in statements(answer)]
+        told = [sentence for sentence in said if _tells(sentence)]
+        if told and not _opens("intended", said[0]):
+            return told[:1] + told[-1:]
+    return []
 
-    A problem is what a person reported or a tool ran into; its resolution is what is said of it until the next one.
-    """
-    found: list[tuple[str, int]] = []  # (problem, how many answers came before it)
+
+def _resolution(problem: Setback, answers: list[str], following: int) -> str:
+    """What the answers say of its cause and its cure, `following` being where the next problem comes; "" where they say nothing."""
+    until = following if problem.until is None else min(following, problem.until)
+    near = answers[problem.after:max(problem.after + 1, min(problem.after + 3, until))]
+    said = _cure(near)
+    for place in range(problem.after + len(near), problem.until or 0):
+        said = said or _cure(answers[place:place + 1])
+    said = said or _plain_answer(near)
+    return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in said))
+
+
+def _find_problems(exchanges: list[Exchange]) -> tuple[list[Setback], list[str]]:
+    """The problems in the order in which they came, and all answers."""
+    found: list[Setback] = []
     answers: list[str] = []
+    reported: Optional[Setback] = None  # what the person and Claude are at
     for exchange in exchanges:
-        found += [(one_line(sentence, 110), len(answers)) for _, sentence in cued(exchange.prompt, "problem")[:1]]
+        reports = cued(exchange.prompt, "problem")
+        if reported and (reports or not _goes_on(exchange.prompt, reported.text)):
+            reported = None
+        if reports:
+            reported = Setback(one_line(reports[0][1], 110), len(answers))
+            found.append(reported)
         for turn in exchange.turns:
             line = _error_of(turn)
             if re.search(_ERROR_LINE, line) or _has("problem", line):
-                found = [pair for pair in found if pair[1] < len(answers)]  # the last error before an answer is what it answers
-                found.append((line, len(answers)))
+                # the last error before an answer is what it answers
+                found = [problem for problem in found if problem.after < len(answers)]
+                found.append(Setback(line, len(answers)))
             elif turn.kind in ("answer", "plan"):
                 answers.append(turn.text)
+        if reported:
+            reported.until = len(answers)
+    return found, answers
+
+
+def _problems(exchanges: list[Exchange]) -> list[str]:
+    """Setback → resolution, and last what stands under a heading for causes."""
+    found, answers = _find_problems(exchanges)
+    ends = [problem.after for problem in found[1:]] + [len(answers)]
     pairs = []
-    for (problem, at), (_, following) in zip(found, found[1:] + [("", len(answers))]):
-        cure = _resolution(answers[at:max(at + 1, min(at + 3, following))])
+    for problem, following in zip(found, ends):
+        cure = _resolution(problem, answers, following)
         if cure:
-            pairs.append("%s → %s" % (problem, cure))
+            pairs.append("%s → %s" % (problem.text, cure))
     causes = [one_line(sentence, 220) for answer in answers for heading, sentence in cued(answer, "fix") if heading]
     return _unique(pairs, _ITEMS) + [cause for cause in _unique(causes, 4) if cause[:60] not in "\n".join(pairs)]
 

@@ -264,6 +264,39 @@ def test_a_problem_of_which_nothing_was_said_is_not_called_solved():
     assert digest("P login fails", "A Let me look.").problems == [] and digest("P login fails").problems == []
 
 
+WHY = "P Why does the invoice export time out in production?"
+CURE = "A The cause was a missing index on invoices.tenant. I added it, and the export takes 2 s."
+CURED = [WHY[2:] + " → The cause was a missing index on invoices.tenant. I added it, and the export takes 2 s."]
+
+
+@pytest.mark.parametrize("intention", [
+    "I will look at the export code.", "I'll trace the request.", "I’ll fix it.", "Okay, I'm going to fix it.", "Let me dig into it.", "Let's profile the export.", "Looking into the export code.",
+    "Ich schaue mir den Export an.", "Ich werde den Fehler beheben.", "Je vais corriger l'export.", "Voy a revisar la causa.", "Vou ver o export.", "Сейчас исправлю.", "我先看看导出代码。", "让我看一下原因。", "まず原因を調べます。", "먼저 원인을 보겠습니다.",
+    "I will look at the export code. It lives in billing/export.py.",
+])
+def test_what_claude_will_do_is_no_solution(intention):
+    assert digest(WHY, "A " + intention).problems == []
+    assert digest(WHY, "A " + intention, CURE).problems == CURED
+    assert digest("P go", "T Bash: make", "E Bash: make\nError: boom", "A " + intention).problems == []
+
+
+def test_a_cause_that_comes_some_turns_later_is_the_solution():
+    said = [WHY, "A I will look at the export code.", "T Read: a.py", "A Nothing odd here.", "T Bash: make", "E Bash: make\nError: boom", "A I'll run it another way.", "A It runs now."]
+    assert digest(*said, CURE).problems[0] == CURED[0]
+    assert digest(*said, "P ok, go on", CURE).problems[0] == CURED[0]
+    assert digest(*said, "P could it be the database that the export reads?", CURE).problems[0] == CURED[0]
+
+
+def test_what_solves_another_matter_is_not_the_solution():
+    said = [WHY, "A I will look at the export code."]
+    assert digest(*said, "P now add a --verbose flag", "A Fixed: the flag is there.").problems == []
+    assert digest(*said, "P ok. now add a --verbose flag", "A Fixed: the flag is there.").problems == []
+
+
+def test_a_cause_is_told_with_what_claude_will_do_about_it():
+    assert digest("P login fails", "A The clock is an hour late. I'll set it.").problems == ["login fails → The clock is an hour late. I'll set it."]
+
+
 def test_a_question_or_an_announcement_is_no_cure():
     found = digest("P login fails", "A The token has expired. Let me check the clock. Shall I renew it?").problems
     assert found == ["login fails → The token has expired."]
