@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-99048bb0757c71a20c2aa5750d357c301a228c7264d8069d43aa20bfc7c2f18d}
+SHA256=${MEMHOOK_SHA256-55128932c3f7c96a8144fa2f14b0561881f6a5f706e3a001a8ac3b584a3ff0ad}
 
 tell() { printf '%s\n' "$*" >&2; }
 

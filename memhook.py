@@ -2867,6 +2867,19 @@ def walk_memories(root: str) -> Iterator[tuple[str, os.stat_result]]:
                 yield path, status
 
 
+def storable_name(path: str) -> str:
+    """A path as SQLite and JSON can hold it: a byte of a name that is no UTF-8 becomes the six characters \\udcXX."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def named_file(root: str, name: str) -> str:
+    """The path of the file in a store that storable_name() calls so."""
+    path = os.path.join(root, name)
+    if "\\ud" not in name or os.path.lexists(path):  # a person may have named a file just so
+        return path
+    return os.path.join(root, re.sub(r"\\u(d[89a-f][0-9a-f]{2})", lambda match: chr(int(match.group(1), 16)), name))
+
+
 def memory_files(home: Home) -> Iterator[str]:
     """The path of every Markdown file in the store, in no order."""
     root = home.path("memories")
@@ -4018,7 +4031,7 @@ class Index:
         if self.read_only:
             return 0
         known = {path: (mtime, size) for path, mtime, size in self.db.execute("SELECT path, mtime_ns, size FROM files")}
-        found = {path: (status.st_mtime_ns, status.st_size) for path, status in walk_memories(self.root)}
+        found = {storable_name(path): (status.st_mtime_ns, status.st_size) for path, status in walk_memories(self.root)}
         gone = [path for path in known if path not in found]
         changed = [path for path in found if known.get(path) != found[path]]
         # a project after the other: FTS5 writes what it holds to disk whenever an id is below the last;
@@ -4047,7 +4060,7 @@ class Index:
         return "; ".join(filter(None, notices))
 
     def _refresh(self, path: str, signature: tuple[int, int]) -> None:
-        data = read_file(os.path.join(self.root, path))
+        data = read_file(named_file(self.root, path))
         if data is None:
             return
         row = self.db.execute("SELECT id, hash FROM files WHERE path = ?", (path,)).fetchone()
@@ -4639,7 +4652,7 @@ def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any
 
 def team_mark(index: Index, path: str) -> dict[str, str]:
     """Of a team's memory: {"tenant", "by", "promoted_by"}, as its front matter has them."""
-    front, _ = _parse_front(memory_text(read_file(os.path.join(index.root, path)) or b""))
+    front, _ = _parse_front(memory_text(read_file(named_file(index.root, path)) or b""))
     return {name: str(front.get(name) or "") for name in ("tenant", "by", "promoted_by")}
 
 
@@ -4740,11 +4753,11 @@ def find_memory(home: Home, name: str) -> str:
     if re.fullmatch(ID_START, name):
         paths = with_index(home, lambda index: index.paths_of(name))
         if len(paths) == 1:
-            return os.path.join(root, paths[0])
+            return named_file(root, paths[0])
         if paths:
             raise StateError("%s stands for %d memories" % (name, len(paths)),
                              "write more of the id (it has 36 characters, of which lists show 8), or a path: %s" % ", ".join(paths[:3]))
-    path = os.path.realpath(os.path.join(root, name))
+    path = os.path.realpath(named_file(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):
         return path
     raise StateError("no memory %s" % name,
@@ -4753,7 +4766,7 @@ def find_memory(home: Home, name: str) -> str:
 
 def stored_path(home: Home, path: str) -> str:
     """A path as search shows it: below the store, with slashes."""
-    return os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/")
+    return storable_name(os.path.relpath(path, os.path.realpath(home.path("memories"))).replace(os.sep, "/"))
 
 
 def memory_id(home: Home, front: dict[str, Any], path: str) -> str:
@@ -6923,7 +6936,8 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     kept = ["copies you made: backups, commits, exports"]
     if transcript:
         kept.insert(0, "Claude Code's own transcript: %s" % transcript)
-    return {"id": id, "title": memory_title(memory.digest, path), "path": path, "removed": removed, "kept": kept}
+    name = storable_name(path)
+    return {"id": id, "title": memory_title(memory.digest, name), "path": name, "removed": removed, "kept": kept}
 
 
 def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
@@ -11131,8 +11145,8 @@ def check_index(home: Home) -> Iterator[Finding]:
     late = []
     for path, status in walk_memories(home.path("memories")):
         is_old = max(status.st_mtime, status.st_ctime) < now() - LATE_SECONDS
-        if is_old and known.get(path) != (status.st_mtime_ns, status.st_size):
-            late.append(path)
+        if is_old and known.get(storable_name(path)) != (status.st_mtime_ns, status.st_size):
+            late.append(storable_name(path))
     if late:
         yield ("the index is stale: it lacks %s changed more than a day ago (%s)" % (counted(len(late), "memory", "memories"), _some(late)),
                "what a session is told at its start is out of date", "memhook reindex")

@@ -1,4 +1,5 @@
 """Whatever happens to the index, a search finds what the Markdown says, or says in one line why it cannot; never a traceback."""
+import json
 import os
 import shutil
 import sqlite3
@@ -289,3 +290,36 @@ def test_a_store_whose_folder_has_gone_is_empty_not_an_error(shelf):
     assert found(shelf, "zebra")
     shutil.rmtree(shelf.home / "memories")
     assert found(shelf, "zebra") == []
+
+
+@pytest.fixture
+def latin(shelf):
+    """A store in which two names, and the name of a folder, are no UTF-8."""
+    write(shelf, "p/plain.md", "# Plain\n\nThe zebra.\n")
+    for name in (b"p/caf\xe9.md", b"\xe9t\xe9/caf\xe8.md"):
+        place = os.path.join(os.fsencode(shelf.home / "memories"), name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as stream:
+            stream.write(b"The zebra drinks coffee, %d.\n" % len(name))
+    return shelf
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this file system takes no such name")
+def test_a_file_whose_name_is_no_utf_8_is_found_shown_listed_and_forgotten_like_any_other(latin):
+    assert sorted(found(latin, "zebra")) == ["\\udce9t\\udce9/caf\\udce8.md", "p/caf\\udce9.md", "p/plain.md"]
+    assert len(latin.run("list", "--all").stdout.splitlines()) == 4  # and their day
+    assert latin.run("doctor", check=False).returncode in (0, 4)
+    latin.run("drain")
+    latin.run("reindex")
+    for name in ("\\udce9t\\udce9/caf\\udce8.md", "p/caf\\udce9.md", b"p/caf\xe9.md"):
+        got = json.loads(latin.run("get", os.fsdecode(name), "--json").stdout)
+        assert "coffee" in got["text"] and "coffee" in latin.run("get", got["id"]).stdout
+    receipt = json.loads(latin.run("forget", got["id"], "--json").stdout)["forgotten"][0]
+    assert receipt["removed"]["index"] == 1 and receipt["path"].endswith("p/caf\\udce9.md")
+    assert len(found(latin, "zebra")) == 2
+
+
+def test_a_name_that_only_looks_like_one_that_is_no_utf_8_is_taken_as_it_is(shelf):
+    write(shelf, "p/caf\\udce9.md", "The zebra.\n")
+    assert found(shelf, "zebra") == ["p/caf\\udce9.md"]
+    assert "zebra" in shelf.run("get", "p/caf\\udce9.md").stdout
