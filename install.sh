@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-55128932c3f7c96a8144fa2f14b0561881f6a5f706e3a001a8ac3b584a3ff0ad}
+SHA256=${MEMHOOK_SHA256-222d8119c011a81f2127f5e1f9ec9caecb65e7b07f9c104fe916eaae86d0476a}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -197,6 +197,10 @@ class Poison(Exception):
     """The drain will never be able to use this spool item: it is buried."""
 
 
+# What a bug raises, or data nobody thought of: one item, request or call may fail of it, while those beside it go on.
+BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
 # ==== 3. Disk ===================================================================
 # Job:      files that are whole or absent, private, and locks that die with their process.
 # Promise:  when write_file(durable=True) returns, the new content survives power loss; the commit is the rename.
@@ -6170,8 +6174,7 @@ def _forget_checkpoint(home: Home, key: str, checkpoint: Checkpoint) -> bool:
     return True
 
 
-ITEM_ERRORS = (  # what one item may cost itself, but no other
-    Transient, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+ITEM_ERRORS = (Transient, *BUGS)  # what one item may cost itself, but no other
 CAPTURE_ERRORS = (OSError, StateError, *ITEM_ERRORS)  # what one transcript may cost itself
 
 
@@ -7288,6 +7291,10 @@ def _failure_answer(request_id: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
+def _tool_failure(told: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": told}], "isError": True}
+
+
 def _parse_message(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line.decode("utf-8"))
@@ -7356,6 +7363,7 @@ class McpServer:
 
     def _call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
         """A tool's failure is a result, so that Claude sees it; wrong arguments are an error."""
+        import sqlite3
         name = params.get("name")
         if not isinstance(name, str) or name not in self.tools:
             raise RpcError(-32602, "no tool of this name")
@@ -7364,7 +7372,11 @@ class McpServer:
             value = self.tools[name](arguments)
         except (MemhookError, OSError) as error:
             hint = getattr(error, "hint", "")
-            return {"content": [{"type": "text", "text": "%s. %s" % (error, hint) if hint else str(error)}], "isError": True}
+            return _tool_failure("%s. %s" % (error, hint) if hint else str(error))
+        except (sqlite3.Error, *BUGS) as error:  # the client would not start the server again for the next call
+            kind, where = type(error).__name__, _where(error)
+            log(self.home, "mcp-bug", tool=name, error=kind, where=where)
+            return _tool_failure("this is a bug (%s at %s). Details: %s" % (kind, where, self.home.path("memhook.log")))
         return {"content": [{"type": "text", "text": json.dumps(value, ensure_ascii=False)}], "structuredContent": value, "isError": False}
 
     def _search(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -9071,7 +9083,6 @@ def admit(hub: Hub, request: HubRequest, address: str) -> int:
 
 # ---- connections
 
-HUB_BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of one request; the others go on
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -9115,7 +9126,7 @@ class HubHandler(HubRequest):
         except sqlite3.Error as error:
             log(self.server.hub.home, "hub-database", error=type(error).__name__)
             self.refuse(Problem(503, "the hub cannot read its database now", Retry_After="1"))
-        except HUB_BUGS as error:
+        except BUGS as error:
             log(self.server.hub.home, "hub-bug", error=type(error).__name__, where=_where(error))
             self.refuse(Problem(500, "the hub failed"))
         finally:

@@ -135,6 +135,23 @@ def test_a_tools_failure_is_a_result_that_claude_sees(server, arguments):
     assert result["isError"] is True and result["content"][0]["text"]
 
 
+def test_a_tool_that_fails_unexpectedly_is_a_failure_that_claude_sees_and_the_server_lives_on(tmp_path):
+    box = Box(tmp_path).consent()
+    code = ("import sys; sys.dont_write_bytecode = True; sys.path.insert(0, %r); import memhook\n"
+            "def broken(*given): return {}['a secret of a transcript']\n"
+            "memhook.search_all_ways = broken\n"
+            "sys.exit(memhook.main(['mcp']))" % str(PROGRAM.parent))
+    asked = [{"method": "tools/call", "params": {"name": "memory_search", "arguments": {"query": "zebra"}}}, {"method": "ping"}]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", "id": id, **message}) + "\n" for id, message in enumerate(asked))
+    done = subprocess.run([sys.executable, "-c", code], env=box.env, cwd=box.project, input=lines, capture_output=True, text=True, timeout=60)
+    failed, pong = map(json.loads, done.stdout.splitlines())
+    assert failed["result"]["isError"] is True and "KeyError" in failed["result"]["content"][0]["text"]
+    assert (pong["result"], done.returncode, done.stderr) == ({}, 0, "")
+    line = json.loads((box.home / "memhook.log").read_text().splitlines()[-1])
+    assert (line["event"], line["tool"], line["error"]) == ("mcp-bug", "memory_search", "KeyError") and line["where"].startswith("broken:")
+    assert "secret" not in done.stdout + json.dumps(line)
+
+
 @pytest.mark.parametrize("arguments", [{"query": ""}, {"query": "zebra", "limit": 0}, {"query": "zebra", "limit": 10 ** 30}, {"query": "zebra", "since": "9999-12-31"}, {"query": "\ud800"},
                                        {"query": "x" * 100_000}, {"query": "zebra", "project": "\ud800"}, {"query": "zebra", "since": "99999y"}, {"query": "zebra", "unknown": 1}])
 def test_odd_arguments_are_answered(server, arguments):
