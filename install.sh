@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-222d8119c011a81f2127f5e1f9ec9caecb65e7b07f9c104fe916eaae86d0476a}
+SHA256=${MEMHOOK_SHA256-745fd9a788a8167d7216c9089b93ea7f1df74d5e3d4155b99749f3dbe07fc6b5}
 
 tell() { printf '%s\n' "$*" >&2; }
 

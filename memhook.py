@@ -4839,7 +4839,8 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 
 ROLES = ("distiller", "embedder")  # what a model can be: settings, consents and counts are kept for each
 ANSWER_BYTES = 1 << 20  # of a model: no digest is this long
-MODEL_WAIT_MOST_SECONDS = 6 * 3600  # back-off doubles up to this: limits last for hours
+MODEL_WAIT_SECONDS = 3600  # back-off doubles up to this: who has mended what was wrong should soon see it work
+MODEL_WAIT_MOST_SECONDS = 6 * 3600  # an endpoint may ask for so long: limits last for hours
 TRIES_KEPT = 500  # memories whose failures are remembered: usage.json is read and written for each call
 MODEL_DISCLOSURE = """\
 memhook works without any model. You are about to let it use one; this is what you agree to.
@@ -4862,13 +4863,29 @@ _CLAUDE_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")  # with one of thes
 class ModelFailed(Transient):
     """No digest, or no vectors, this time. The text says why in a few words of ours, never in words of the model's."""
 
+    ends_run = False  # whether what is asked next would fail as well
+    blames_text = True  # whether it may be for the text that was sent
+
     def __init__(self, why: str, wait_seconds: float = 0.0, again: bool = False) -> None:
         super().__init__(why)
         self.wait_seconds = wait_seconds  # at least so long, says the endpoint
         self.again = again  # 429 or 5xx: the same request may be repeated soon
 
 
-class NotAsked(ModelFailed):
+class EndpointFailed(ModelFailed):
+    """The endpoint, or the claude, does not do its work, whatever it is asked."""
+
+    ends_run = True
+    blames_text = False
+
+
+class NoSuccess(EndpointFailed):
+    """It took too long, or broke down; it may be for the text, so that another one comes first the next time."""
+
+    blames_text = True
+
+
+class NotAsked(EndpointFailed):
     """The cap of the day is reached, or a person withdrew their consent: no failure, and nothing to back off from."""
 
 
@@ -4892,6 +4909,18 @@ class Endpoint:
     def place(self) -> str:
         """Where a person agrees to send text: scheme, host and port; the path and the model may change."""
         return "%s://%s:%d" % ("https" if self.secure else "http", self.host, self.port)
+
+    @property
+    def address(self) -> str:
+        """Its place as people write it: without the usual port."""
+        scheme, usual = ("https", 443) if self.secure else ("http", 80)
+        host = "[%s]" % self.host if ":" in self.host else self.host
+        return "%s://%s%s" % (scheme, host, "" if self.port == usual else ":%d" % self.port)
+
+    @property
+    def url(self) -> str:
+        """Its whole address, but for the query, which may name an account."""
+        return self.address + self.path.partition("?")[0]
 
     @property
     def local(self) -> bool:
@@ -4965,13 +4994,31 @@ def connect(endpoint: Endpoint, seconds: float) -> Any:
     return connection
 
 
-def _refusal(status: int, headers: Any) -> ModelFailed:
+def _refusal(endpoint: Endpoint, status: int, headers: Any) -> ModelFailed:
     """What a status other than 200 means."""
     if 300 <= status < 400:
-        return ModelFailed("a redirect, which is not followed")
+        return EndpointFailed("%s redirects, which is not followed" % endpoint.url)
     asked = headers.get("Retry-After") or ""
     wait_seconds = float(asked) if re.fullmatch(r"\d{1,6}", asked) else 0.0  # it may be a date; then we wait as we like
-    return ModelFailed("HTTP status %d" % status, wait_seconds, again=status == 429 or status >= 500)
+    kind = EndpointFailed
+    if status in (400, 413, 422):
+        kind = ModelFailed  # what was sent did not please
+    elif status >= 500:
+        kind = NoSuccess
+    return kind("HTTP status %d from %s" % (status, endpoint.url), wait_seconds, again=status == 429 or status >= 500)
+
+
+def _no_use(endpoint: Endpoint, error: Exception) -> EndpointFailed:
+    """What it means that a connection could not be made, or broke."""
+    where, proxy = endpoint.address, proxy_of(endpoint)
+    if proxy is not None:
+        where += ", by way of the proxy %s" % proxy.hostname
+    if isinstance(error, ConnectionRefusedError):
+        return EndpointFailed("nothing answers at %s" % where)
+    if isinstance(error, TimeoutError):
+        return NoSuccess("no answer in time from %s" % where)
+    detail = getattr(error, "reason", None) or getattr(error, "strerror", None)  # of a certificate, of a name that is not known
+    return EndpointFailed("no use of %s (%s)" % (where, detail or type(error).__name__))
 
 
 class HttpCall:
@@ -4992,7 +5039,7 @@ class HttpCall:
         self.most_bytes, self.seconds = most_bytes, seconds
         self.deadline = time.monotonic() + seconds
         self.answer: Any = None
-        self.error: Optional[ModelFailed] = ModelFailed("no answer in time")  # until the thread has something better
+        self.error: Optional[ModelFailed] = NoSuccess("no answer in time from %s" % endpoint.url)  # until the thread has something better
         self.thread = threading.Thread(target=self._run, daemon=True)  # one that hangs must not keep the process
         self.thread.start()
 
@@ -5013,8 +5060,8 @@ class HttpCall:
             self.error = None
         except ModelFailed as error:
             self.error = error
-        except (OSError, HTTPException, ValueError, RecursionError) as error:
-            self.error = ModelFailed("no use of the endpoint (%s)" % type(error).__name__)
+        except (OSError, HTTPException, ValueError) as error:
+            self.error = _no_use(self.endpoint, error)
 
     def _post(self) -> Any:
         """The answer's JSON. Raises ModelFailed, and whatever a connection raises."""
@@ -5022,14 +5069,14 @@ class HttpCall:
         self.connection.request("POST", self.endpoint.path, self.body, self.headers)
         response = self.connection.getresponse()
         if response.status != 200:
-            raise _refusal(response.status, response.headers)
+            raise _refusal(self.endpoint, response.status, response.headers)
         data = response.read(self.most_bytes + 1)  # closes early or says too much: neither is taken into memory whole
         if len(data) > self.most_bytes:
             raise ModelFailed("the answer is too long")
         try:
             return json.loads(data.decode("utf-8"))
-        except ValueError:
-            raise ModelFailed("the answer is not JSON")
+        except (ValueError, RecursionError):
+            raise NoSuccess("the answer of %s is not JSON" % self.endpoint.url)
 
     def _hang_up(self) -> None:
         """End the thread's reading, should it still go on."""
@@ -5072,7 +5119,7 @@ def read_key(home: Home, role: str) -> str:
     except (OSError, ValueError):
         key = ""
     if (path or name) and not re.fullmatch(r"[\x21-\x7e]{1,8192}", key):
-        raise ModelFailed("no key where one was named")
+        raise EndpointFailed("no key where one was named")
     return key
 
 
@@ -5175,19 +5222,36 @@ def disclosure(home: Home, role: str) -> str:
 # ---- the day's use
 
 
+def _settings_mark(home: Home, role: str) -> str:
+    """A hash of what decides where a role's requests go and with which key: after a change, earlier failures say nothing any more."""
+    names = [role, role + "_url", role + "_model"]
+    if role == "distiller":
+        names.append("claude_credential")
+    values = [str(home.setting(name)) for name in names]
+    key_file = os.path.expanduser(home.setting(role + "_key_file"))
+    written = os.stat(key_file).st_mtime if os.path.isfile(key_file) else 0.0  # a new key in the same file is a change too
+    return sha1_hex(json.dumps([values, key_source(home, role), written]).encode())
+
+
 def read_usage(home: Home, role: str) -> dict[str, Any]:
-    """One role's row of usage.json; what is damaged counts as new.
+    """One role's row of usage.json; what is damaged counts as new, and so do failures from before a change of settings.
 
     {"day", "calls", "chars", "failures": of that day, "streak": failures since the last success, "not_before": s, "failed_at": s,
-    "why": of the last failure, "tries": {memory id: failures}, "call": mark of the child that runs}
+    "why": of the last failure, "tries": {memory id: failures}, "call": mark of the child that runs, "settings": _settings_mark()}
     """
     row = read_object(home.path("usage.json")).get(role)
     today = {"day": iso(now())[:10], "calls": 0, "chars": 0, "failures": 0}
-    fresh = {**today, "streak": 0, "not_before": 0.0, "failed_at": 0.0, "why": "", "tries": {}, "call": ""}
-    if not isinstance(row, dict) or any(type(row.get(name)) is not type(value) for name, value in fresh.items()):
+    begun = {"streak": 0, "not_before": 0.0, "failed_at": 0.0, "why": "", "tries": {}, "settings": _settings_mark(home, role)}
+    fresh = {**today, **begun, "call": ""}
+    if not isinstance(row, dict):
+        return fresh
+    row = {"settings": begun["settings"], **row}  # earlier forms had none
+    if any(type(row.get(name)) is not type(value) for name, value in fresh.items()):
         return fresh
     if row["day"] != today["day"]:
         row.update(today)
+    if row["settings"] != begun["settings"]:
+        row.update(begun, failures=0)
     if row["not_before"] > now() + MODEL_WAIT_MOST_SECONDS:
         row["not_before"] = 0.0  # the clock was wrong then
     return row
@@ -5214,12 +5278,13 @@ def count_call(home: Home, role: str, chars: int) -> None:
 
 
 def note_failure(home: Home, role: str, error: ModelFailed, item: str = "") -> None:
-    """Count a failure and back off: 1, 2, 4 … minutes, or as long as the endpoint asks."""
+    """Count a failure and back off: 1, 2, 4 … minutes up to an hour, or as long as the endpoint asks, up to six."""
     def change(row: dict[str, Any]) -> None:
-        wait = max(error.wait_seconds, BACKOFF_SECONDS * 2.0 ** min(row["streak"], 20))
+        wait = min(BACKOFF_SECONDS * 2.0 ** min(row["streak"], 20), MODEL_WAIT_SECONDS)
+        wait = max(wait, min(error.wait_seconds, MODEL_WAIT_MOST_SECONDS))
         row.update(failures=row["failures"] + 1, streak=row["streak"] + 1, failed_at=now(), why=str(error), call="",
-                   not_before=now() + min(wait, MODEL_WAIT_MOST_SECONDS))
-        if item:
+                   not_before=now() + wait)
+        if item and error.blames_text:
             latest = dict(list(row["tries"].items())[-TRIES_KEPT:])
             row["tries"] = {**latest, item: row["tries"].get(item, 0) + 1}
     change_usage(home, role, change)
@@ -5258,7 +5323,7 @@ def model_status(home: Home) -> dict[str, Any]:
 ANSWER_CHARS = 40_000  # a longer answer is no digest
 PROMPT_CHARS = 48_000  # of a record; a segment has about 8,000
 UPGRADE_SECONDS = 1_800  # one drain asks a model for no longer
-PATIENCE = 3  # failures in a row after which `distil` gives up; a drain gives up at the first
+PATIENCE = 3  # texts without a digest in a row after which `distil` gives up; a drain gives up at the first
 DIGEST_CHARS = {"title": 90, "summary": 900}  # at most so many
 DIGEST_PROMPT = """\
 You write the digest of one segment of a Claude Code session, for a memory that is searched later.
@@ -5282,10 +5347,9 @@ _CHILD_ENVIRONMENT = (  # what `claude -p` needs; what a session set for its own
 )
 # only where Claude Code runs on that cloud
 _CLOUD_ENVIRONMENT = r"AWS_\w+|GOOGLE_\w+|GCLOUD_PROJECT|CLOUD_ML_REGION|VERTEX_REGION_\w+|AZURE_\w+"
-_INSTEAD_OF_DIGEST = (  # (what an answer is, how it is told), the first that fits
+_INSTEAD_OF_DIGEST = (  # (what an answer is that the model did not write, how it is told), the first that fits
     ("a limit notice", r"\b(?:usage|rate|weekly|session|hit your|reached your)\b.{0,40}\blimit|quota|credit balance|overloaded"),
     ("a login prompt", r"\blog(?:ged)? ?in\b|/login|api key|authenticat|unauthori[sz]ed"),
-    ("an empty answer", r"\A\s*\Z"),
 )
 
 
@@ -5379,7 +5443,7 @@ def _await_child(child: Any, said: Any, seconds: float) -> None:
         if os.fstat(said.fileno()).st_size > ANSWER_BYTES:
             raise ModelFailed("the answer is too long")
         if not ended and time.monotonic() > deadline:
-            raise ModelFailed("no answer in time")
+            raise NoSuccess("no answer in time")
     if child.returncode:
         raise ModelFailed("claude ended with status %d" % child.returncode)
 
@@ -5425,8 +5489,8 @@ def no_digest(text: str) -> ModelFailed:
     """What came instead of a digest, as far as it can be told."""
     for what, pattern in _INSTEAD_OF_DIGEST:
         if re.search("(?is)" + pattern, text[:2_000]):
-            return ModelFailed("%s instead of a digest" % what)
-    return ModelFailed("no digest in the answer")
+            return NoSuccess("%s instead of a digest" % what)
+    return ModelFailed("no digest in the answer" if text.strip() else "an empty answer instead of a digest")
 
 
 def find_claude(home: Home) -> Optional[str]:
@@ -5461,14 +5525,14 @@ def ask_claude(home: Home, record: str) -> str:
     """One fresh `claude -p`: no tools, no hooks, no MCP servers, no session file. Raises ModelFailed."""
     claude = find_claude(home)
     if claude is None:
-        raise ModelFailed("there is no claude on PATH")
+        raise EndpointFailed("there is no claude on PATH")
     command = [  # not --bare, which would not use a subscription's login
         claude, "-p", "--model", model_name(home, "distiller"), "--output-format", "json", "--tools", "", "--strict-mcp-config",
         "--no-session-persistence", "--disable-slash-commands", "--settings", '{"disableAllHooks":true}', "--system-prompt", DIGEST_PROMPT]
     try:
         text = run_child(home, command, claude_environment(home), record).decode("utf-8", "replace")
     except OSError as error:
-        raise ModelFailed("claude cannot be run (%s)" % type(error).__name__)
+        raise EndpointFailed("claude cannot be run (%s)" % type(error).__name__)
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
@@ -5493,7 +5557,7 @@ def ask_http(home: Home, record: str) -> str:
     try:
         text = answer["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
-        raise ModelFailed("the answer is no chat completion")
+        raise NoSuccess("the answer of %s is no chat completion" % call.endpoint.url)
     return text if isinstance(text, str) else ""
 
 
@@ -5662,7 +5726,7 @@ def _tell_nobody(done: int, total: int) -> None:
 
 def upgrade_all(home: Home, todo: list[tuple[str, dict[str, Any]]], patience: int,
                 tell: Callable[[int, int], None] = _tell_nobody) -> dict[str, Any]:
-    """Upgrade one memory after the other, until so many fail in a row. Only the holder of model.lock may call this.
+    """Upgrade one memory after the other, until the endpoint fails, or so many texts in a row. Only the holder of model.lock may call this.
 
     With a patience of 1, which a drain has, it also ends after UPGRADE_SECONDS.
     -> {"upgraded", "left": touched by a person, or for another day, "failed", "why": of the last failure}
@@ -5678,7 +5742,7 @@ def upgrade_all(home: Home, todo: list[tuple[str, dict[str, Any]]], patience: in
             in_a_row += 1
             if not isinstance(error, NotAsked):
                 note_failure(home, "distiller", error, receipt["id"])
-            if isinstance(error, NotAsked) or in_a_row >= patience:
+            if error.ends_run or in_a_row >= patience:
                 done["left"] += len(todo) - number
                 break
         else:

@@ -336,10 +336,10 @@ FAILING_SERVERS = {
     **{name: (completion(NOT_DIGESTS[name][0]), NOT_DIGESTS[name][1]) for name in ("empty", "limit", "login", "ready", "echo", "long-json", "torn", "shape")},
     "429": (status(429, Retry_After="600"), "HTTP status 429"), "500": (status(500), "HTTP status 500"), "503": (status(503), "HTTP status 503"),
     "401": (status(401), "HTTP status 401"), "404": (status(404), "HTTP status 404"), "html": (status(200, "<html>hello</html>", Content_Type="text/html"), "not JSON"),
-    "flood": (flood, "too long"), "cut": (cut, "endpoint|not JSON"), "hang": (hang, "no answer in time"), "drip": (drip, "no answer in time"),
-    "close": (lambda handler: handler.connection.close(), "endpoint"), "garbage": (lambda handler: handler.wfile.write(b"SSH-2.0-x\r\n"), "endpoint"),
+    "flood": (flood, "too long"), "cut": (cut, "no use of|not JSON"), "hang": (hang, "no answer in time"), "drip": (drip, "no answer in time"),
+    "close": (lambda handler: handler.connection.close(), "no use of http://127"), "garbage": (lambda handler: handler.wfile.write(b"SSH-2.0-x\r\n"), "no use of http://127"),
     "no-choices": ({"choices": []}, "no chat completion"), "list": ([], "no chat completion"), "content": ({"choices": [{"message": {"content": None}}]}, "an empty answer"),
-    "utf-8": (status(200, b'{"choices": "\xff"}'), "not JSON"), "deep": (status(200, "[" * 100_000), "endpoint|not JSON"),
+    "utf-8": (status(200, b'{"choices": "\xff"}'), "not JSON"), "deep": (status(200, "[" * 100_000), "not JSON"),
 }
 
 
@@ -369,19 +369,118 @@ def test_a_redirect_is_not_followed(served, serve):
     assert other.requests == [] and len(served.server.requests) == 5
 
 
-def test_an_endpoint_that_is_not_there_is_a_failure(served):
+def test_where_nothing_answers_the_failure_says_so_with_the_address(served):
     store(served)
     served.server.close()
     drain(served)
-    assert "endpoint" in usage(served)["why"] and distillers(served) == ["offline"]
+    assert usage(served)["why"] == "nothing answers at http://127.0.0.1:%d" % served.server.port and distillers(served) == ["offline"]
 
 
-def test_failures_back_off_1_2_4_minutes_up_to_hours_and_a_success_ends_it(asked):
+@pytest.mark.parametrize("url,why", [
+    ("http://no-such-host.invalid:9", r"no use of http://no-such-host\.invalid:9 \(.+\)"), ("https://127.0.0.1:PORT/v1", r"no use of https://127\.0\.0\.1:\d+ \(\w+\)"),
+])
+def test_a_name_that_is_not_known_and_a_connection_that_is_not_secure_are_told(served, url, why):
+    served.env.update(MEMHOOK_DISTILLER_URL=url.replace("PORT", str(served.server.port)), MEMHOOK_PLAIN_HTTP_HOSTS="no-such-host.invalid")
+    served.server.does = lambda given: status(200)
+    with pytest.raises(memhook.EndpointFailed) as raised:
+        memhook.ask_http(served.api, "x")
+    assert re.fullmatch(why, str(raised.value)) and "LookupError" not in str(raised.value)
+
+
+def test_a_failure_names_no_query_of_the_address(served):
+    served.env["MEMHOOK_DISTILLER_URL"] = served.server.url + "/v1/chat/completions?account=42"
+    served.server.does = lambda given: status(404)
+    with pytest.raises(memhook.EndpointFailed) as raised:
+        memhook.ask_http(served.api, "x")
+    assert str(raised.value) == "HTTP status 404 from %s/v1/chat/completions" % served.server.url
+
+
+@pytest.mark.parametrize("name", ["401", "403", "404", "429", "500", "html", "hang", "no-choices", "limit"])
+def test_distil_stops_at_the_first_failure_of_the_endpoint_itself(served, name):
+    does = status(403) if name == "403" else FAILING_SERVERS[name][0]
+    served.env["MEMHOOK_DISTILLER_SECONDS"] = "0.5" if name == "hang" else "20"
+    store(served, 4)
+    served.server.does = lambda given: does
+    done = served.run("distil", check=False)
+    assert done.returncode == 1 and "0 upgraded, 3 left as they are, 1 failed" in done.stdout
+    row = usage(served)
+    assert len(served.server.requests) == 1 and (row["calls"], row["failures"], row["streak"]) == (1, 1, 1)
+
+
+def test_distil_goes_on_where_an_endpoint_refuses_one_text_only(served):
+    store(served, 3)
+    served.server.does = lambda given: status(413) if "Question 1 " in given["messages"][1]["content"] else completion(ANSWER)
+    assert "2 upgraded, 0 left as they are, 1 failed" in served.run("distil", check=False).stdout
+
+
+def test_an_endpoint_that_is_down_for_long_costs_no_memory_its_digest(served):
+    """Five failures are too many for a memory; those of an endpoint that is not there are none of the memory."""
+    store(served)
+    served.server.does = lambda given: status(401)
+    for _ in range(memhook.ATTEMPTS + 1):
+        memhook.change_usage(served.api, "distiller", lambda row: row.update(not_before=0.0))
+        drain(served)
+    assert len(served.server.requests) == memhook.ATTEMPTS + 1 and usage(served)["tries"] == {}
+    served.server.does = completion(ANSWER)
+    memhook.change_usage(served.api, "distiller", lambda row: row.update(not_before=0.0))
+    drain(served)
+    assert distillers(served) == ["http:gpt-4o-mini"]
+
+
+@pytest.mark.parametrize("change", [{"MEMHOOK_DISTILLER_URL": "/v2"}, {"MEMHOOK_DISTILLER_MODEL": "other"}, {"MEMHOOK_DISTILLER_KEY_ENV": "MY_KEY", "MY_KEY": "sesame-1"},
+                                    {"MEMHOOK_DISTILLER": "claude"}])
+def test_a_change_of_the_settings_starts_afresh_but_not_the_counts_of_the_day(served, change):
+    Claude(served)
+    store(served)
+    served.server.does = lambda given: status(404)
+    drain(served)
+    assert usage(served)["failures"] == 1
+    served.env.update({name: served.server.url + value if value.startswith("/") else value for name, value in change.items()})
+    row = usage(served)
+    assert (row["calls"], row["failures"], row["streak"], row["not_before"], row["why"]) == (1, 0, 0, 0.0, "")
+    memhook.grant_models(served.api, ["distiller"], "flag")
+    served.server.does = completion(ANSWER)
+    store(served, 1, first=1)
+    drain(served)
+    assert set(distillers(served)) - {"offline"} and usage(served)["calls"] > 1 and usage(served)["failures"] == 0
+
+
+def test_a_new_key_in_the_same_file_starts_afresh(served):
+    path = served.root / "key"
+    path.write_text("old-1")
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    served.env["MEMHOOK_DISTILLER_KEY_FILE"] = str(path)
+    memhook.note_failure(served.api, "distiller", memhook.EndpointFailed("HTTP status 401"))
+    assert usage(served)["streak"] == 1
+    path.write_text("new-1")
+    assert usage(served)["streak"] == 0
+
+
+def test_another_setting_changes_nothing_about_the_back_off(served):
+    memhook.note_failure(served.api, "distiller", memhook.EndpointFailed("HTTP status 401"))
+    served.env.update(MEMHOOK_DISTILLER_SECONDS="9", MEMHOOK_EMBEDDER="http", MEMHOOK_MAX_RESULTS="3")
+    assert usage(served)["streak"] == 1 and usage(served)["not_before"] > time.time()
+
+
+def test_counts_of_an_earlier_form_go_on(served):
+    memhook.count_call(served.api, "distiller", 5)
+    memhook.note_failure(served.api, "distiller", memhook.EndpointFailed("HTTP status 401"))
+    path = served.home / "usage.json"
+    stored = json.loads(path.read_text())
+    del stored["distiller"]["settings"]
+    path.write_text(json.dumps(stored))
+    assert (usage(served)["calls"], usage(served)["streak"]) == (1, 1)
+
+
+def test_failures_back_off_1_2_4_minutes_up_to_an_hour_and_a_success_ends_it(asked):
     waits = []
-    for _ in range(12):
+    for _ in range(9):
         memhook.note_failure(asked.api, "distiller", memhook.ModelFailed("x"))
         waits.append(round((usage(asked)["not_before"] - time.time()) / 60))
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 360, 360, 360]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    for asks, minutes in ((7_200.0, 120), (1e6, 360)):
+        memhook.note_failure(asked.api, "distiller", memhook.EndpointFailed("x", asks))
+        assert round((usage(asked)["not_before"] - time.time()) / 60) == minutes
     store(asked)
     drain(asked)
     assert asked.claude.calls == [], "nothing is asked before its time"
