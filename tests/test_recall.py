@@ -69,6 +69,14 @@ def test_short_items_fill_the_budget_and_a_long_section_leaves_room_for_the_othe
     assert told(box).count("- thread") == 40
 
 
+def test_a_hook_looks_back_over_a_million_characters_of_digests_and_no_further(box):
+    for number in range(30):
+        digest(box, number, "word " * 10_000, "## Open threads\n\n- thread %d." % number, at="2026-04-01T10:%02d:00.000Z" % number)
+    index(box)
+    text = told(box)
+    assert "- thread 29." in text and "- thread 10." in text and "- thread 9." not in text
+
+
 def test_what_is_open_in_several_memories_is_told_once_with_the_newest(box):
     for number in (1, 2, 3):
         digest(box, number, "Summary.", "## Open threads\n\n- rotate the keys")
