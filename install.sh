@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-745fd9a788a8167d7216c9089b93ea7f1df74d5e3d4155b99749f3dbe07fc6b5}
+SHA256=${MEMHOOK_SHA256-37adbc155db60098514a012f0971276a6f50195cc2b83bd02f3363477983aa14}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4740,6 +4740,15 @@ def parse_since(text: str) -> float:
         raise UsageError("no date: %s" % text, "write a date (2026-01-31) or a span (7d, 12h, 3w)")
 
 
+def working_folder(home: Home) -> str:
+    """The folder that the person is in; where it was deleted under them, its name as the shell knows it, else their own folder."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        named = home.environ.get("PWD", "")
+        return named if os.path.isabs(named) else home.user
+
+
 def this_project(home: Home, cwd: str) -> str:
     """The key of the project that the person, or the client, is in; of a folder whose name is no UTF-8 as the client's JSON spells it."""
     folder = home.environ.get("CLAUDE_PROJECT_DIR") or cwd
@@ -11669,7 +11678,7 @@ def chosen_project(home: Home, options: Any) -> str:
     Raises StateError where no memory is of the project that was named, with some that there are: those with a name like it first.
     """
     from difflib import SequenceMatcher
-    key, here = options.project, this_project(home, os.getcwd())
+    key, here = options.project, this_project(home, working_folder(home))
     if not key:
         return "" if options.all else here
 
@@ -11732,11 +11741,11 @@ def read_stdin() -> str:
 def cmd_save(home: Home, options: Any) -> int:
     if options.propose:
         need_team(home)
-        if switched_off(os.getcwd()):
+        if switched_off(working_folder(home)):
             raise StateError("this project is switched off: nothing of it is proposed",
                              "a .memhook-off file lies in this folder or above it")
     text = read_stdin() if options.text == ["-"] else " ".join(options.text)
-    note = save_note(home, text, options.title or "", this_project(home, os.getcwd()))
+    note = save_note(home, text, options.title or "", this_project(home, working_folder(home)))
     say("Saved." if note["saved"] else "Known already.")
     show(note["id"])
     if not options.propose:
@@ -11914,7 +11923,7 @@ def cmd_list(home: Home, options: Any) -> None:
 
 
 def cmd_mcp(home: Home, options: Any) -> int:
-    return serve_mcp(home, os.getcwd())
+    return serve_mcp(home, working_folder(home))
 
 
 # ---- models and settings
@@ -11975,7 +11984,7 @@ def cmd_config(home: Home, options: Any) -> None:
 
 
 def cmd_doctor(home: Home, options: Any) -> int:
-    found = doctor(home, os.getcwd())
+    found = doctor(home, working_folder(home))
     if options.json:
         show_json({"ok": not found, "findings": found})
     else:

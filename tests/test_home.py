@@ -2,11 +2,13 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 import memhook
-from conftest import Box
+from conftest import PROGRAM, Box
 
 
 def home(tmp_path, **environ):
@@ -218,3 +220,24 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path):
     place.create()
     (tmp_path / "home" / "memhook.log").mkdir()
     memhook.log(place, "something")
+
+
+# ---- the working folder
+
+
+@pytest.mark.parametrize("shell", ["knows its name", "is none"])
+def test_in_a_working_folder_that_was_deleted_every_command_goes_on(tmp_path, shell):
+    box = Box(tmp_path)
+    box.install()
+    gone = box.project / "gone"
+    gone.mkdir()
+    box.run("save", "zebra one", cwd=gone)
+    line = 'rmdir "$PWD"; %s; for command in "search zebra" "search --all zebra" list "save zebra two" doctor; do' % (
+        ":" if shell == "knows its name" else "unset PWD")
+    line += ' "$@" $command || echo "$command: $?"; done; echo \'{"jsonrpc":"2.0","id":1,"method":"ping"}\' | "$@" mcp'
+    done = subprocess.run(["/bin/sh", "-c", line, "sh", sys.executable, str(PROGRAM)], env={**box.env, "PWD": str(gone)}, cwd=gone,
+                          capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert "No such file" not in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == '{"jsonrpc": "2.0", "id": 1, "result": {}}'
+    assert ": 1\n" not in done.stdout and ": 3\n" not in done.stdout
+    assert done.stdout.count("zebra one") == (3 if shell == "knows its name" else 1), "found in its project, by all, and in the list"
