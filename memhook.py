@@ -11169,11 +11169,22 @@ def _whole_home(home: Home) -> list[str]:
     return paths
 
 
+def _within_reach(home: Home) -> list[str]:
+    """The home, and what others can get at in it: nothing below a folder that is closed to them, whatever its own mode."""
+    paths = [home.root]
+    for folder, folders, names in os.walk(home.root):
+        if os.stat(folder).st_mode & 0o011:
+            paths += [os.path.join(folder, name) for name in folders + names]
+        else:
+            folders.clear()
+    return paths
+
+
 def check_modes(home: Home) -> Iterator[Finding]:
     """Files of ours that others may read, and key files."""
     keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ROLES]
     wrong = {}
-    for path in _whole_home(home) + keys:
+    for path in _within_reach(home) + keys:
         try:
             if path and os.name != "nt" and not os.path.islink(path) and os.stat(path).st_mode & 0o077:
                 wrong[path] = path if path in keys else home.root

@@ -124,6 +124,7 @@ def everything_wrong(box):
     (box.home / "config.json").write_text('{"distiler": "claude", "quota_max": "many"}')
     (box.home / "memhook.log").chmod(0o644) if (box.home / "memhook.log").exists() else None
     (box.home / "receipts.jsonl").chmod(0o644)
+    box.home.chmod(0o755)
 
 
 def test_doctor_changes_nothing_whatever_it_finds(box):
@@ -233,6 +234,7 @@ def test_settings_that_are_no_file_are_found_and_keep_nothing_else_from_being_lo
     make(box.config / "settings.json")
     (box.home / "receipts.jsonl").write_text("")
     (box.home / "receipts.jsonl").chmod(0o644)
+    box.home.chmod(0o755)
     hooks, modes = found(box)
     assert "settings.json" in hooks["what"] and "others may read" in modes["what"]
     assert box.status()["cleanup"]["days"] == 30
@@ -411,6 +413,8 @@ def test_hooks_that_failed_are_found_for_a_day(box):
 def test_wrong_modes_are_found_and_the_command_mends_them(box, name, mode):
     captured(box)
     os.chmod(box.home / name, mode)
+    assert [finding for finding in found(box) if name != "."] == []  # nobody gets into the home
+    os.chmod(box.home, 0o750)
     finding = only(box)
     assert os.path.normpath(box.home / name) in finding["what"]
     assert subprocess.run(finding["mend"], shell=True).returncode == 0 and found(box) == []
