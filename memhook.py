@@ -10106,21 +10106,48 @@ def merge_hooks(home: Home) -> None:
         write_settings(settings, settings.to_bytes())
 
 
-def _planned(home: Home, settings: Settings, mcp: bool) -> str:
-    """What install would do, in words: every file that it would write."""
-    lines = ["Would copy memhook.py to %s, and its bytecode to __pycache__ beside it" % program_path(home),
-             "Would make %s, with .gitignore, install.json, consent.json and install.lock" % home.root]
+def _planned_hooks(home: Home, settings: Settings) -> list[str]:
+    """What install would do to settings.json, in words; `settings`: as it would be."""
     if settings.to_bytes() == settings.original:
-        lines.append("settings.json is as it should be")
-    else:
-        lines += ["Would add to %s: %s -> memhook %s" % (settings.path, spec.event, spec.subcommand) for spec in HOOK_SPECS]
-        if settings.original is not None:
-            lines.append("Would keep what it is now in %s.memhook-backup" % settings.path)
-    if launcher_path(home):
-        lines.append("Would make the command %s" % launcher_path(home))
-    if mcp and mcp_entry(home) != mcp_command(home):
-        lines.append("Would have Claude add the MCP server memhook to %s, by claude mcp add (not with --no-mcp)" % mcp_file(home))
-    return "\n".join(lines)
+        return ["settings.json is as it should be"]
+    there = [] if settings.original is None else our_hooks(Settings(settings.path, settings.original))
+    lines = []
+    for spec, command in wanted_hooks(home):
+        stands = [text for event, text in there if event == spec.event]
+        if stands != [command]:
+            verb = "mend in" if stands else "add to"
+            lines.append("Would %s %s: %s -> memhook %s" % (verb, settings.path, spec.event, spec.subcommand))
+    if settings.original is not None:
+        lines.append("Would keep what it is now in %s.memhook-backup" % settings.path)
+    return lines
+
+
+def _planned_mcp(home: Home) -> str:
+    """What register_mcp() would do, in words."""
+    there = mcp_entry(home)
+    if there == mcp_command(home):
+        return ""
+    if there and not _is_our_mcp(home, there):
+        return "Would leave the MCP server memhook in %s, which is not ours, and print how ours is added" % mcp_file(home)
+    if find_claude(home) is None:
+        return "Would print how Claude's MCP server memhook is added: there is no claude command here"
+    return "Would have Claude add the MCP server memhook to %s, by claude mcp add (not with --no-mcp)" % mcp_file(home)
+
+
+def _planned(home: Home, settings: Settings, mcp: bool) -> str:
+    """What install would do, in words: every file that it would write; `settings`: as it would be."""
+    lines = []
+    if read_file(program_path(home)) != read_file(PROGRAM):
+        lines.append("Would copy memhook.py to %s, and its bytecode to __pycache__ beside it" % program_path(home))
+    if read_consent(home) is None:
+        lines.append("Would make %s, with .gitignore, install.json, consent.json and install.lock" % home.root)
+    lines += _planned_hooks(home, settings)
+    path = launcher_path(home)
+    if path and not os.path.exists(path):
+        lines.append("Would make the command %s" % path)
+    if mcp:
+        lines.append(_planned_mcp(home))
+    return "\n".join(filter(None, lines))
 
 
 def refuse_home(home: Home) -> None:

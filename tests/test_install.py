@@ -137,6 +137,19 @@ def test_a_dry_run_names_every_file_that_an_install_writes(bare):
     assert "MCP server" not in bare.run("install", "--dry-run", "--no-mcp").stderr
 
 
+def test_a_dry_run_on_an_installed_copy_says_only_what_it_would_change(box):
+    said = box.run("install", "--dry-run", "--no-mcp").stderr
+    assert said == "settings.json is as it should be\n"
+    path = box.config / "settings.json"
+    stored = json.loads(path.read_bytes())
+    del stored["hooks"]["PreCompact"]
+    path.write_text(json.dumps(stored).replace("session-start", "session-end"), "utf-8")
+    said = box.run("install", "--dry-run", "--no-mcp").stderr
+    assert re.findall(r"Would (\w+ \w+) .*: (\w+) -> ", said) == [("mend in", "SessionStart"), ("add to", "PreCompact")]
+    box.env["PATH"] = ""  # no claude there
+    assert "there is no claude command here" in box.run("install", "--dry-run").stderr
+
+
 def test_copying_the_file_enables_nothing(bare):
     shutil.copy(PROGRAM, bare.config)
     assert bare.run("status", program=bare.config / "memhook.py", script=True).stdout.startswith("memhook %s: capture is off" % memhook.VERSION)
