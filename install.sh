@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-37adbc155db60098514a012f0971276a6f50195cc2b83bd02f3363477983aa14}
+SHA256=${MEMHOOK_SHA256-63bba4291bb77c7c251273ccb623f014713b78630c963a7e379417a84e4ad3fa}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10493,8 +10493,15 @@ def dead_letters(home: Home) -> list[dict[str, Any]]:
     return letters
 
 
-def check_status(home: Home) -> dict[str, Any]:
-    """The facts of `status --json`."""
+def off_here(home: Home, cwd: str) -> str:
+    """What keeps a session that is started in this folder out; "" where nothing does."""
+    if home.environ.get("MEMHOOK_OFF") == "1":
+        return "MEMHOOK_OFF=1 is set: what is started with it is not captured"
+    return "a .memhook-off file lies in this folder or above it: nothing is captured here" if switched_off(cwd) else ""
+
+
+def check_status(home: Home, cwd: str) -> dict[str, Any]:
+    """The facts of `status --json`, and whether memhook is off in the folder `cwd`."""
     consent, memories = read_consent(home), count_memories(home)
     paused = consent is not None and consent.paused
     parts = count_bytes(home, memories["bytes"])
@@ -10505,6 +10512,7 @@ def check_status(home: Home) -> dict[str, Any]:
         "consent": {
             "capture": consent is not None, "model": any(agreed_places(home, role) for role in ROLES),
             "team": read_team(home) is not None, "paused": paused},
+        "off_here": off_here(home, cwd),
         "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if paused else None},
         "hooks": hook_states(home),
         "spool": Spool(home.path("spool")).counts(),
@@ -11584,21 +11592,25 @@ def show_status(home: Home, status: dict[str, Any]) -> None:
     """The facts of check_status() for a person, one line for each part."""
     spool, memories, sessions = status["spool"], status["memories"], status["sessions"]
     show("memhook %s: capture is %s" % (VERSION, capture_state(status)))
+    if status["off_here"]:
+        show("OFF HERE   " + status["off_here"])
     show("hooks      " + name_values(status["hooks"]))
     show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(spool["bytes"]), **spool))
     for letter in status["dead"][:10]:
         show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))
     show("memories   %d, %s" % (memories["count"], readable(memories["bytes"])))
-    show("sessions   {open} open, {closed} closed; last capture {0}".format(status["last"]["capture"] or "never", **sessions))
+    told = "sessions   {open} open (not ended yet), {closed} closed (ended, all taken); last capture {0}"
+    show(told.format(status["last"]["capture"] or "never", **sessions))
     show_model(status["model"])
-    show("disk       " + name_values({name: readable(count) for name, count in status["bytes"].items() if count}))
+    parts = {name: readable(count) for name, count in status["bytes"].items() if count}
+    show("disk       " + (name_values(parts) or "nothing"))
     show_cleanup(status["cleanup"])
     show("failure    " + failure_text(home, status["last"]["failure"]))
     show("home       " + status["home"])
 
 
 def cmd_status(home: Home, options: Any) -> None:
-    status = check_status(home)
+    status = check_status(home, os.getcwd())
     if options.json:
         show_json(status)
     else:

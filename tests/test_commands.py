@@ -198,7 +198,7 @@ def test_a_damaged_file_of_ours_is_no_bug(tmp_path, name):
     path.parent.mkdir(parents=True, exist_ok=True)
     for content in (b"", b"\xff\0", b"[1]", b'"x"', b"null", b"5", b"{}", b'{"format":null}', b'{"key":"x","segment":null}', b"[" * 50_000):
         path.write_bytes(content)
-        assert list(memhook.check_status(box.api)) and memhook.hook_states(box.api), content
+        assert list(memhook.check_status(box.api, "/")) and memhook.hook_states(box.api), content
         memhook.drain(box.api, memhook.read_consent(box.api))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"[1]")

@@ -580,7 +580,7 @@ def test_a_damaged_checkpoint_keeps_no_other_session_from_being_captured_or_stor
     put(box, turns_of("captured before"))
     drained(box)
     assert {"captured before", "Mine"} <= set(texts(box))
-    assert memhook.check_status(box.api)["memories"]["count"] >= 2
+    assert memhook.check_status(box.api, "/")["memories"]["count"] >= 2
 
 
 def test_a_transcript_that_may_not_be_captured_keeps_no_other_from_it(box):

@@ -675,7 +675,7 @@ def test_a_consent_that_cannot_be_understood_is_none(live, name, event):
         path.write_bytes(NO_CONSENT[name])
         fire(live, event, payload(live, event, script, last_assistant_message=SAID[1][1]))
         assert {file.name for file in set(live.home.rglob("*")) - set(before)} <= {"memhook.log"}
-        assert not memhook.check_status(live.api)["consent"]["capture"]
+        assert not memhook.check_status(live.api, "/")["consent"]["capture"]
     finally:
         path.write_bytes(given)
     assert settle(live, script) == SAID

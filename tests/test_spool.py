@@ -249,7 +249,7 @@ def test_no_file_name_in_the_spool_stops_a_drain_or_a_hook(box, names):
         assert box.hook(event, session).returncode == 0
     memhook.drain(box.api, memhook.read_consent(box.api))
     assert box.said() == [("prompt", "A question"), ("answer", "Long. " * 1_500)]
-    assert memhook.check_status(box.api)["memories"]["count"] == 2
+    assert memhook.check_status(box.api, "/")["memories"]["count"] == 2
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a link to nothing", "a link to a folder"])

@@ -10,7 +10,7 @@ import memhook
 from conftest import Box
 
 DAY = 86_400
-KEYS = ["version", "home", "consent", "since", "hooks", "spool", "dead", "outbox", "memories", "sessions", "index", "model", "bytes", "last", "cleanup"]
+KEYS = ["version", "home", "consent", "off_here", "since", "hooks", "spool", "dead", "outbox", "memories", "sessions", "index", "model", "bytes", "last", "cleanup"]
 
 
 def said(box, session="session-0001", text="A question", start=None):
@@ -68,6 +68,21 @@ def test_it_says_since_when_capture_is_on_or_paused(box):
     assert "paused since " + status["since"]["pause"] in box.run("status").stdout
     box.run("uninstall")
     assert "capture is off" in box.run("status").stdout and box.status()["since"] == {"consent": None, "pause": None}
+
+
+def test_a_folder_or_a_shell_in_which_memhook_is_off_is_told(box):
+    assert "OFF HERE" not in box.run("status").stdout and box.status()["off_here"] == ""
+    (box.project / ".memhook-off").touch()
+    (box.project / "below").mkdir()
+    shown = box.run("status", cwd=box.project / "below").stdout
+    assert "capture is on" in shown and "OFF HERE   a .memhook-off file lies" in shown
+    box.env["MEMHOOK_OFF"] = "1"
+    assert "OFF HERE   MEMHOOK_OFF=1 is set" in box.run("status", cwd=box.root).stdout
+
+
+def test_where_nothing_is_installed_no_line_is_empty(bare):
+    lines = bare.run("status").stdout.splitlines()
+    assert "disk       nothing" in lines and [line for line in lines if line.endswith(" ")] == []
 
 
 def test_a_dead_letter_is_shown_with_its_reason(box):
