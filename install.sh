@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-63bba4291bb77c7c251273ccb623f014713b78630c963a7e379417a84e4ad3fa}
+SHA256=${MEMHOOK_SHA256-2a5c9efb94900e65a696c52935e7e7dc5048b9375a84b08c59ee163eb41608a6}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -95,7 +95,7 @@ if TYPE_CHECKING:  # the typing module costs a hook 6 ms; annotations are string
 # Not:      settings; those a person may change are in Home.
 
 VERSION = "0.1.0"
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 SEGMENT_FORMAT = 1
 CONSENT_FORMAT = 1
 PARSER_VERSION = 1  # goes up when parse_turns would read a turn differently; receipts carry it
@@ -1784,7 +1784,9 @@ def kin_parts(key: str) -> tuple[str, str]:
     return key[:8], key[8:]
 
 
-_CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {"turns": TURN_TYPES, "withheld": (int, int, str), "early": (str, int)}
+_CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {
+    "turns": TURN_TYPES, "withheld": (int, int, str), "pending": (str, str, int), "early": (str, int),
+}
 
 
 class Checkpoint:
@@ -1802,10 +1804,10 @@ class Checkpoint:
         "turns",  # parsed, not queued: open
         "context",  # what the parsed lines mean for the next
         "withheld",  # [start, end, reason] of turns that were not ours to take
-        "pending",  # [hash, text] of a last message that Stop told of and the file does not hold yet; None
-        "told",  # size of the file when Stop told of it; -1 where not even its prompt was there
+        "pending",  # [hash, text, size of the file when it was told] of messages that Stop told of and no line read so far holds;
+                    # -1 for the size where not even the prompt had come
         "answered",  # hashes of the last answer since the last prompt, as Turn.whole, joined by spaces
-        "early",  # [hash, told] of messages that became turns before their line came: the line is skipped then
+        "early",  # [hash, size] of messages that became turns before their line came: the line is skipped then
         "state",  # open, closed (SessionEnd came, or the session was found dead)
         "client",  # [pid, start time] of the session's process; [0, ""] where it is not known
         "own",  # True for a session of our own summariser, which is never captured; None while undecided
@@ -1829,8 +1831,7 @@ class Checkpoint:
         self.turns: list[Turn] = []
         self.context = Context()
         self.withheld: list[list[Any]] = []
-        self.pending: Optional[list[str]] = None
-        self.told = -1
+        self.pending: list[list[Any]] = []
         self.answered = ""
         self.early: list[list[Any]] = []
         self.state = "open"
@@ -1869,8 +1870,6 @@ class Checkpoint:
                 raise TypeError(name)
         if checkpoint.parsed < 0 or not all(isinstance(project, str) for project in checkpoint.projects.values()):
             raise ValueError("parsed, projects")
-        if checkpoint.pending is not None and [type(part) for part in checkpoint.pending] != [str, str]:
-            raise TypeError("pending")
         checkpoint.turns = [Turn.from_json(turn) for turn in stored["turns"]]
         checkpoint.context = Context(stored["context"])
         return checkpoint
@@ -2231,6 +2230,7 @@ class Taking:
         checkpoint.parsed = checkpoint.queued = 0
         checkpoint.context, checkpoint.withheld, checkpoint.off_until = Context(), [], 0
         checkpoint.early = [[digest, -1] for digest, _ in checkpoint.early]
+        checkpoint.pending = [[digest, message, -1] for digest, message, _ in checkpoint.pending]
         checkpoint.born_at = now()
 
     def _read(self, stream: Any) -> None:
@@ -2356,7 +2356,11 @@ class Taking:
     # the last message
 
     def _note_answers(self, turns: list[Turn], fresh: list[Turn]) -> None:
-        """Note what was answered, be it taken, withheld or old; a new line with the pending message is what that waited for."""
+        """Note what was answered, be it taken, withheld or old, and settle the messages that wait for a line.
+
+        Lines keep their order: a message whose line did not come before that of a later one, or before the next prompt, never will.
+        It becomes a turn here, in its place.
+        """
         checkpoint = self.checkpoint
         for turn in turns:
             if turn.kind == "prompt":
@@ -2364,11 +2368,22 @@ class Taking:
             elif turn.whole:
                 checkpoint.answered = " ".join(turn.whole)
                 self.answers += turn.whole
-        if checkpoint.pending and any(checkpoint.pending[0] in turn.whole for turn in fresh):
-            checkpoint.pending = None
+        for number, (digest, _, _) in enumerate(checkpoint.pending):
+            if any(digest in turn.whole for turn in fresh):
+                del checkpoint.pending[number]
+                self._keep_pending(number, turns[0].start)
+                break
         prompt = next((turn for turn in fresh if turn.kind == "prompt"), None)
-        if prompt:  # lines keep their order: what did not come before this will not come
-            checkpoint.early = [[digest, max(told, 0)] for digest, told in checkpoint.early if told < 0 or prompt.start < told]
+        if prompt:
+            self._note_prompt(prompt.start)
+
+    def _note_prompt(self, start: int) -> None:
+        """A prompt begins at byte `start`: what was told before it had its chance. One whose own prompt had not come has one more."""
+        checkpoint = self.checkpoint
+        checkpoint.early = [[digest, max(told, 0)] for digest, told in checkpoint.early if told < 0 or start < told]
+        self._keep_pending(sum(0 <= told <= start for _, _, told in checkpoint.pending), start)
+        for pending in checkpoint.pending:
+            pending[2] = max(pending[2], 0)
 
     def _not_early(self, turns: list[Turn]) -> list[Turn]:
         """The turns of a line without an answer that became a turn before its line came."""
@@ -2392,25 +2407,28 @@ class Taking:
         if self._is_off(self.request.cwd) or self._is_off(context.cwd):
             return
         if digest not in self.answers:
-            self._keep_pending()  # an older one: its line did not come before a newer message, so it will not
-            checkpoint.pending = [digest, message]
-            checkpoint.told = checkpoint.size if context.spoken and not checkpoint.answered else -1
+            prompt_came = checkpoint.deferred or (context.spoken and not checkpoint.answered)
+            if not checkpoint.deferred:  # all was read, and the lines of older messages did not come before a newer one
+                self._keep_all_pending()
+            checkpoint.pending.append([digest, message, checkpoint.size if prompt_came else -1])
         checkpoint.answered = digest
 
-    def _keep_pending(self) -> None:
-        """Make the pending message a turn. Its hash stays, so that a line coming later still is not taken twice."""
+    def _keep_pending(self, count: int, at: int) -> None:
+        """Make the first `count` messages that wait for a line turns, at byte `at`."""
+        checkpoint, context = self.checkpoint, self.checkpoint.context
+        for digest, message, _ in checkpoint.pending[:count]:
+            for number, part in enumerate(split_text(message)):
+                key = "m%s-%s-%d/%d" % (digest, self.key[8:], at, number)  # two sessions may end alike at the same byte
+                turn = Turn(key, "answer", part, at, at, context.at, context.cwd, context.branch)
+                self._place(turn)
+                checkpoint.turns.append(turn)
+        del checkpoint.pending[:count]
+
+    def _keep_all_pending(self) -> None:
+        """Make every message that waits a turn, though its line may come still: the hash stays, so that it is not taken twice."""
         checkpoint = self.checkpoint
-        if checkpoint.pending is None:
-            return
-        digest, message = checkpoint.pending
-        at, context = checkpoint.parsed, checkpoint.context
-        for number, part in enumerate(split_text(message)):
-            key = "m%s-%s-%d/%d" % (digest, self.key[8:], at, number)  # two sessions may end alike at the same byte
-            turn = Turn(key, "answer", part, at, at, context.at, context.cwd, context.branch)
-            self._place(turn)
-            checkpoint.turns.append(turn)
-        checkpoint.early.append([digest, checkpoint.told])
-        checkpoint.pending = None
+        checkpoint.early += [[digest, told] for digest, _, told in checkpoint.pending]
+        self._keep_pending(len(checkpoint.pending), checkpoint.parsed)
 
     # the segments
 
@@ -2455,7 +2473,7 @@ class Taking:
             checkpoint.state, checkpoint.ended = "open", self.request.final
         if not self.request.final or checkpoint.deferred:
             return
-        self._keep_pending()
+        self._keep_all_pending()
         self._keep_queued()
         chunks = plan_tail_segments(checkpoint.turns)
         if chunks:
@@ -10686,6 +10704,7 @@ class Check:
         self.messages = list(message_marks(self.checkpoint.turns).values())  # open ones that came from Stop
         self.met: set[str] = set()  # keys of the turns in the file
         self.early: dict[str, str] = {}  # line whose answer became a turn before it came -> where that is
+        self.by_line: dict[str, Turn] = {}  # line -> an answer stored as the line has it, and too long to be said twice by chance
         self.off: dict[str, bool] = {}  # cwd -> whether it is switched off
         self.growing = False  # what was not captured yet will be
 
@@ -10701,6 +10720,7 @@ class Check:
             is_live = self.checkpoint.state == "open" and self.checkpoint.path != ""
             self.growing = is_live or status.st_mtime > now() - DEAD_SECONDS
             lost = [turn for turn in self._turns() if self._look(turn, evidence) == "missing"]
+            self._look_for_told(evidence)
         else:
             coverage.turns["open"] = sum(turn.is_spoken for turn in self.checkpoint.turns)
         if lost or status is None or self.checkpoint.generation:
@@ -10725,9 +10745,22 @@ class Check:
         if found == "repeated" and not again:
             _add_range(self.coverage.repeats, turn.start, turn.end)
             self.coverage.again.append(turn)
+        if found == "stored" and turn.whole and len(turn.text) >= TELLING_CHARS:
+            self.by_line.setdefault(turn.line, turn)
         if found != "missing":
             self.coverage.turns["duplicate" if again and found in ("stored", "repeated") else found] += 1
         return found
+
+    def _look_for_told(self, evidence: Evidence) -> None:
+        """Find answers that were kept by their line and also as Stop told them: such a message is left when every line has its own."""
+        for turn in self.by_line.values():
+            places = next((places for places in (evidence.messages.get((self.session, digest)) for digest in turn.whole) if places), None)
+            if places:
+                places.pop()
+                self.coverage.turns["stored"] -= 1
+                self.coverage.turns["repeated"] += 1
+                _add_range(self.coverage.repeats, turn.start, turn.end)
+                self.coverage.again.append(turn)
 
     def _find(self, turn: Turn, evidence: Evidence) -> str:
         mark = turn_mark(turn.key, text_hash(turn.text))

@@ -728,6 +728,52 @@ def test_a_transcript_that_is_no_file_is_left_alone(box, kind):
     assert (done.returncode, done.stdout) == (0, b"") and time.monotonic() - started < 20
 
 
+@pytest.mark.parametrize("in_the_way", ["bytes", "quota"])
+def test_messages_told_while_lines_are_unread_are_stored_once_and_in_their_place(box, in_the_way):
+    """A hook leaves bytes to the drain; before that comes, more Stops tell of answers whose lines are among them."""
+    script = box.script()
+    said = []
+    for number in range(3_000):  # more than a hook reads in its time, or than the quota lets through
+        script.prompt("History %d? %s" % (number, LONG))
+        said.append(("prompt", "History %d? %s" % (number, LONG)))
+    box.env["MEMHOOK_QUOTA_MAX"] = "1" if in_the_way == "quota" else "60"
+    for number in range(3):
+        answer = "The answer %d, which is long enough that nobody would ever give it twice by chance." % number
+        script.prompt("Question %d?" % number)
+        script.answer(answer)
+        said += [("prompt", "Question %d?" % number), ("answer", answer)]
+        box.hook("Stop", script, last_assistant_message=answer)
+        assert box.checkpoint(script)["deferred"], "the hook read everything"
+    box.drain()
+    box.hook("SessionEnd", script)
+    box.drain()
+    assert box.said() == said
+    assert box.run("verify", check=False).returncode == 0
+
+
+def test_a_message_whose_line_never_came_stands_before_the_next_prompt(desk):
+    script = desk.script()
+    script.prompt("First?")
+    stop(desk, script, "The first answer, of which the file has no line.")
+    script.prompt("Second?")
+    script.answer("The second answer.")
+    stop(desk, script, "The second answer.")
+    end(desk, script)
+    drain(desk)
+    assert [text for _, text in desk.said()] == ["First?", "The first answer, of which the file has no line.", "Second?", "The second answer."]
+
+
+def test_of_two_messages_without_lines_each_is_kept_also_if_they_say_the_same(desk):
+    script = desk.script()
+    for question in ("First?", "Second?"):
+        script.prompt(question)
+        stop(desk, script, "Done.")
+    script.answer("Done.")  # the line of the second
+    end(desk, script)
+    drain(desk)
+    assert [text for _, text in desk.said()] == ["First?", "Done.", "Second?", "Done."]
+
+
 # ---- forks
 
 

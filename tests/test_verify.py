@@ -276,6 +276,23 @@ def test_a_memory_that_stands_there_twice_is_a_repeat_and_its_words_are_for_a_te
     assert "Question 0" not in damaged.run("verify", check=False).stdout
 
 
+def test_an_answer_that_was_kept_by_its_line_and_as_stop_told_it_is_a_repeat(box):
+    script = box.script()
+    script.prompt("Why?")
+    script.answer("Because the module that nobody had read for years rounds the prices down.")
+    box.hook("SessionEnd", script)
+    box.drain()
+    memory, = box.memories()
+    answer = next(turn for turn in memory.turns if turn.kind == "answer")
+    told = memhook.Turn("m%s-x-5/0" % memhook.message_hash(answer.text), "answer", answer.text, 5, 5, answer.at, answer.cwd, project=memory.front["project"])
+    path = pathlib.Path(next(memhook.memory_files(box.api))).with_name("2026-01-01-told-00000000.md")
+    path.write_bytes(memhook.render_memory({**memory.front, "id": "told"}, memory.digest, [told]))
+    found = verified(box, ok=False)
+    assert found["totals"]["repeated"] == 1 and found["transcripts"][0]["repeats"]
+    path.unlink()
+    verified(box, ok=True)
+
+
 def test_a_turn_that_an_untouched_memory_should_hold_and_does_not_is_a_gap(damaged):
     """Our own fault, as receipts tell it: they name the turn and the very bytes of the file, in which it is not."""
     path = memory_paths(damaged)[1]
