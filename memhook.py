@@ -4836,6 +4836,19 @@ def need_consent(home: Home) -> Consent:
     return consent
 
 
+def doubt(home: Home, found: dict[str, Any], scope: Scope, wider: str) -> str:
+    """What to know about the answer of a search; "" where there is nothing to add. `wider`: how one searches in every project."""
+    results = found["results"]
+    where = "in this project (%s searches everywhere)" % wider if scope.project else "anywhere"
+    if not results and read_consent(home) is None:
+        return "Nothing found %s: memhook is not installed, so nothing is captured." % where
+    if not results:
+        return "Nothing found %s: no memory has these words." % where
+    if not any(result["confidence"] == "high" for result in results):
+        return "Nothing certain: no result has most of the query's telling words; these are the nearest %s." % where
+    return ""
+
+
 def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]:
     """Keep a note of a person's, redacted; when it returns, the file is durable.
 
@@ -7477,7 +7490,9 @@ class McpServer:
         since = parse_since(_argument(arguments, "since", str, ""))
         limit = _argument(arguments, "limit", int, self.home.setting("max_results"))
         scope = Scope("" if project == "all" else project, source, since)
-        return search_all_ways(self.home, query, scope, max(1, min(50, limit)))
+        found = search_all_ways(self.home, query, scope, max(1, min(50, limit)))
+        doubtful = doubt(self.home, found, scope, 'project "all"')
+        return {**found, "doubt": doubtful} if doubtful else found
 
     def _get(self, arguments: dict[str, Any]) -> dict[str, Any]:
         name = _argument(arguments, "id", str, "") or _argument(arguments, "path", str, "")
@@ -11744,17 +11759,6 @@ def show_results(found: dict[str, Any], query: str, limit: int, explain: bool) -
         show_memory(results, pattern, Style(), explain)
 
 
-def doubt(found: dict[str, Any], scope: Scope) -> str:
-    """What a person should know about the results; "" where there is nothing to add."""
-    results = found["results"]
-    where = "in this project (--all searches everywhere)" if scope.project else "anywhere"
-    if not results:
-        return "Nothing found %s: no memory has these words." % where
-    if not any(result["confidence"] == "high" for result in results):
-        return "Nothing certain: no result has most of the query's telling words; these are the nearest %s." % where
-    return ""
-
-
 def chosen_project(home: Home, options: Any) -> str:
     """The project that --project, --all or this folder stands for; "" for every one.
 
@@ -11787,13 +11791,14 @@ def cmd_search(home: Home, options: Any) -> None:
     scope = Scope(chosen_project(home, options), parse_source(options.source or ""), parse_since(options.since or ""))
     limit = options.n or home.setting("max_results")
     found = search_all_ways(home, query, scope, limit if options.json else PASSAGES * limit, options.explain)
+    doubtful = doubt(home, found, scope, "--all")
     if options.json:
-        show_json(found)
+        show_json({**found, "doubt": doubtful} if doubtful else found)
         return
     if "notice" in found:
         say(found["notice"])
     show_results(found, query, limit, options.explain)
-    say(doubt(found, scope))
+    say(doubtful)
 
 
 def cmd_get(home: Home, options: Any) -> None:

@@ -82,6 +82,15 @@ def test_search_gives_what_the_command_gives_of_this_project(server):
     assert server.call("memory_search", query="lion", project="/else")["result"]["structuredContent"]["results"][0]["title"] == "Lion"
 
 
+def test_a_search_that_finds_nothing_says_why(server):
+    result = server.call("memory_search", query="qqqqwwww")["result"]
+    found = result["structuredContent"]
+    assert list(found) == KEYS + ["doubt"] and found["results"] == [] and json.loads(result["content"][0]["text"]) == found
+    assert found["doubt"].startswith('Nothing found in this project (project "all" searches everywhere): ')
+    told = json.loads(server.box.run("search", "qqqqwwww", "--json").stdout)["doubt"]
+    assert told == found["doubt"].replace('project "all"', "--all")
+
+
 def test_the_project_is_that_of_claude_project_dir(server):
     elsewhere = server.box.root / "elsewhere"
     elsewhere.mkdir(exist_ok=True)

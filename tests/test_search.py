@@ -245,6 +245,11 @@ def test_when_nothing_is_certain_it_says_so_and_why_and_exits_0(notes):
     assert done.returncode == 0 and done.stdout == "" and "Nothing found in this project (--all searches everywhere)" in done.stderr
 
 
+def test_where_memhook_is_not_installed_a_search_says_so(bare):
+    done = bare.run("search", "anything")
+    assert done.returncode == 0 and "Nothing found" in done.stderr and "memhook is not installed" in done.stderr and not bare.home.exists()
+
+
 def test_as_many_results_as_were_asked_for(shelf):
     for number in range(10):
         write(shelf, "p/%d.md" % number, "# N\n\nzebra %d\n" % number)
