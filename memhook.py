@@ -10609,9 +10609,10 @@ class Evidence:
         self.stored: dict[int, str] = {}  # turn mark in a memory -> its session
         self.twice: set[int] = set()  # turn marks in more than one
         self.files: set[str] = set()  # SHA-256 of the memory files as they are
+        self.paths: dict[str, str] = {}  # the first 8 characters of an id -> the memory's file
         self.messages: dict[tuple[str, str], list[str]] = {}  # (session, message_hash) -> "stored" or "waiting", for each that Stop told of
         self.graves = read_graves(home)
-        self._told: Optional[dict[int, bool]] = None  # what was_edited() answers from; read when first asked for
+        self._told: Optional[dict[int, str]] = None  # what edited_memory() answers from; read when first asked for
         for path in spool_paths(home, "spool"):
             self._read_item(path)
         for path in memory_files(home):
@@ -10637,6 +10638,8 @@ class Evidence:
         data = read_file(path) or b""
         memory = parse_memory(data)
         session = str(memory.front.get("session"))
+        self.paths.setdefault(os.path.basename(path)[-11:-3], path)  # a person may have edited the id away
+        self.paths[str(memory.front.get("id"))[:8]] = path
         self.files.add(file_hash(data))
         for turn in memory.turns:
             mark = turn_mark(turn.key, text_hash(turn.text))
@@ -10645,8 +10648,8 @@ class Evidence:
             self.stored[mark] = session
         self._note_messages(session, memory.turns, "stored")
 
-    def was_edited(self, turn: Turn) -> bool:
-        """Whether a turn that is nowhere was stored once, by any transcript's receipt, in a file that is not as it was written."""
+    def edited_memory(self, turn: Turn) -> str:
+        """The id of the memory that held a turn which is nowhere now, by any transcript's receipt; "" where its file is as written."""
         if self._told is None:
             intact: set[Any] = set()  # ids of memories that are as one of their receipts says
             stored_in: dict[int, Any] = {}
@@ -10655,8 +10658,8 @@ class Evidence:
                     intact.add(receipt.get("id"))
                 for key, digest in receipt_turns(receipt):
                     stored_in[turn_mark(key, digest)] = receipt.get("id")
-            self._told = {mark: id in intact for mark, id in stored_in.items()}
-        return not self._told.get(turn_mark(turn.key, text_hash(turn.text)), True)
+            self._told = {mark: "" if id in intact else str(id) for mark, id in stored_in.items()}
+        return self._told.get(turn_mark(turn.key, text_hash(turn.text)), "")
 
     def _note_messages(self, session: str, turns: list[Turn], place: str) -> None:
         for digest in message_marks(turns).values():
@@ -10669,7 +10672,7 @@ TURN_PLACES = ("stored", "waiting", "open", "duplicate", "forgotten", "withheld"
 class Coverage:
     """What verify finds for one transcript."""
 
-    __slots__ = ("path", "bytes", "turns", "gaps", "repeats", "state", "trouble", "lost", "again")
+    __slots__ = ("path", "bytes", "turns", "gaps", "repeats", "state", "trouble", "lost", "again", "edited")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -10681,6 +10684,7 @@ class Coverage:
         self.trouble = ""  # why it could not be checked
         self.lost: list[Turn] = []  # the turns of the gaps,
         self.again: list[Turn] = []  # and those of the repeats: for a terminal, never for JSON or a log
+        self.edited: dict[str, str] = {}  # id of a memory that is not as it was written -> its file; "" where that was deleted
 
     def to_json(self) -> dict[str, Any]:
         """One of the "transcripts" of `verify --json`."""
@@ -10819,8 +10823,10 @@ class Check:
         """Tell what a person edited or deleted from what was lost, and speak for turns that the file does not hold any more."""
         coverage = self.coverage
         for turn in lost:
-            if evidence.was_edited(turn):
+            memory = evidence.edited_memory(turn)
+            if memory:
                 coverage.turns["edited"] += 1
+                coverage.edited[memory] = evidence.paths.get(memory[:8], "")
             else:
                 coverage.lost.append(turn)
                 coverage.turns["missing"] += 1
@@ -11923,6 +11929,11 @@ def show_coverage(coverage: Coverage) -> None:
     state = "repeated" if coverage.state == "ok" else coverage.state
     told = "turns: %d" % coverage.turns["edited"] if state == "edited" else coverage.trouble
     show("%s  %s%s" % (state, coverage.path, "  (%s)" % told if told else ""))
+    for id, path in coverage.edited.items():
+        what = "is not as it was written: " + path
+        if not path:
+            what = "was deleted: nothing brings it back, but the transcript still has what was said"
+        show("    memory %s %s" % (id[:8], what))
     for word, ranges, turns in (("missing", coverage.gaps, coverage.lost), ("repeated", coverage.repeats, coverage.again)):
         if turns and sys.stdout.isatty():
             for turn in turns:

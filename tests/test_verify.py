@@ -244,7 +244,8 @@ def test_a_memory_that_was_deleted_is_edited_and_no_gap(damaged):
     paths[1].unlink()
     (one,) = verified(damaged, ok=True)["transcripts"]
     assert one["state"] == "edited" and one["turns"]["edited"] == count and one["turns"]["missing"] == 0 and one["gaps"] == []
-    assert "edited" in damaged.run("verify").stdout
+    told = damaged.run("verify").stdout
+    assert "edited" in told and "    memory %s was deleted: nothing brings it back, but the transcript" % paths[1].stem[-8:] in told
 
 
 def test_a_memory_that_was_truncated_is_edited_and_no_gap(damaged):
@@ -252,6 +253,7 @@ def test_a_memory_that_was_truncated_is_edited_and_no_gap(damaged):
     path.write_bytes(path.read_bytes()[:-100])
     (one,) = verified(damaged, ok=True)["transcripts"]
     assert one["state"] == "edited" and one["turns"]["edited"] == 1
+    assert "    memory %s is not as it was written: %s\n" % (path.stem[-8:], path) in damaged.run("verify").stdout
 
 
 def test_two_memories_that_were_swapped_lose_nothing(damaged):
