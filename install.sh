@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2a5c9efb94900e65a696c52935e7e7dc5048b9375a84b08c59ee163eb41608a6}
+SHA256=${MEMHOOK_SHA256-228b216ef876078e5a794a122bd8040c9489a09d0de1630fab523396e3bd0064}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -11992,13 +11992,16 @@ def cmd_forget(home: Home, options: Any) -> None:
 
 
 def list_memories(home: Home, project: str, since: float) -> list[dict[str, Any]]:
-    """The memories of a project ("" for all) since a time, the newest first: [{"id", "at", "title", "project", "path", "session"}]"""
-    query = ("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project = ?)"
+    """The memories of a project, and the team's, since a time, the newest first; "" for those of every project.
+
+    -> [{"id", "at", "title", "project", "path", "session"}]
+    """
+    query = ("SELECT memory, at, title, project, path, session FROM files WHERE at >= ? AND (? = '' OR project IN (?, ?))"
              " ORDER BY at DESC, segment DESC")
 
     def read(index: Index) -> list[tuple[Any, ...]]:
         index.refresh()
-        return index.db.execute(query, (since, project, project)).fetchall()
+        return index.db.execute(query, (since, project, project, TEAM_PROJECT)).fetchall()
 
     names = ("id", "at", "title", "project", "path", "session")
     return [dict(zip(names, (memory, iso(at), *rest))) for memory, at, *rest in with_index(home, read)]
@@ -12015,7 +12018,7 @@ def cmd_list(home: Home, options: Any) -> None:
         if memory["at"][:10] != day:
             day = memory["at"][:10]
             show(day)
-        place = "" if project else "  (%s)" % memory["project"]
+        place = "" if memory["project"] == project else "  (%s)" % memory["project"]
         show("    %s  %s%s" % (memory["id"][:8], one_line(memory["title"], 100), place))
     if not memories:
         say("No memories in this project (--all lists everything)." if project else "No memories.")
@@ -12154,14 +12157,24 @@ def cmd_team_propose(home: Home, options: Any) -> int:
     return show_proposed(home, ids, sent)
 
 
+def waiting_reason(facts: dict[str, Any]) -> str:
+    """Why candidates wait, by check_team(); "" where the last sending tells of nothing."""
+    if not facts["joined"]:
+        return "for a team that was left"
+    if facts["paused"]:
+        return "the hub refused the token (%s)" % facts["paused"]
+    return facts["trouble"]
+
+
 def outbox_entries(home: Home) -> list[dict[str, str]]:
-    """-> [{"id", "title", "at", "state": "waiting" or "refused", "reason"}]"""
+    """-> [{"id", "title", "at", "state": "waiting" or "refused", "reason": of a refusal, or why it waits, where that is known}]"""
     entries = []
+    why = waiting_reason(check_team(home))
     for item, state, candidate in waiting_candidates(home, ("claimed", "new", "dead")):
         entry = {name: str(candidate.get(name) or "") for name in ("id", "title", "at")}
         entry["id"] = entry["id"] or item.stem
         entry["state"] = "refused" if state == "dead" else "waiting"
-        entry["reason"] = str(candidate.get("reason") or "")
+        entry["reason"] = str(candidate.get("reason") or "") if state == "dead" else why
         entries.append(entry)
     return entries
 
@@ -12234,11 +12247,12 @@ def cmd_hub_govern(home: Home, options: Any) -> None:
 
 def cmd_hub_anchor(home: Home, options: Any) -> None:
     path = hub_path(home, options.db)
+    anchors = options.anchors or anchors_path(path)
     with using_hub(path) as db:
-        added = append_anchors(db, options.anchors or anchors_path(path))
+        added = append_anchors(db, anchors)
     for entry in added:
         show(canonical(entry))
-    say("" if added else "Nothing to anchor: no chain has a receipt since its last anchor.")
+    say("Appended to %s" % anchors if added else "Nothing to anchor: no chain has a receipt since its last anchor.")
 
 
 def cmd_hub_audit(home: Home, options: Any) -> int:

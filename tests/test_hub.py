@@ -365,7 +365,8 @@ def test_an_audit_of_a_hub_that_goes_on_writing_finds_nothing(quiet):
 def test_an_anchor_with_nothing_new_appends_nothing(quiet):
     quiet.propose(quiet.token("ann"), "Use cents.")
     path = quiet.path.with_name("hub.db.anchors.jsonl")
-    assert json.loads(quiet.run("anchor").stdout)["count"] == 1
+    done = quiet.run("anchor")
+    assert json.loads(done.stdout)["count"] == 1 and done.stderr == "Appended to %s\n" % path
     before = path.read_bytes()
     for _ in range(2):
         done = quiet.run("anchor")

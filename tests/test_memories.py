@@ -192,6 +192,8 @@ def test_list_is_by_day_of_this_project_or_all(shelf):
     assert re.findall(r"2026-01-0\d|First|Second|Third", listed) == ["2026-01-02", "Second", "2026-01-01", "First"]
     assert "Third" in shelf.run("list", "--all").stdout and "First" not in shelf.run("list", "--since", "2026-01-02T00:00:00Z").stdout
     assert [memory["title"] for memory in json.loads(shelf.run("list", "--json").stdout)["memories"]] == ["Second", "First"]
+    write(shelf, "team/x.md", '---\nproject: "team"\nkind: "team"\nfrom: "2026-01-04T08:00:00.000Z"\n---\n# Theirs\n\ntext\n')
+    assert "Theirs  (team)\n" in shelf.run("list").stdout  # as search shows them
 
 
 # ---- forget

@@ -330,6 +330,8 @@ def test_what_could_not_be_sent_is_queued_and_the_next_success_drains_it_oldest_
         wire.plan = [step]
         _, sent = member.suggest("Number %d." % number)
         assert (sent.outcomes, sent.left) == ({}, number + 1) and sent.why
+    told = {(entry["state"], entry["reason"]) for entry in json.loads(member.run("team", "outbox", "--json").stdout)["outbox"]}
+    assert told == {("waiting", sent.why)} and "(%s)" % sent.why in member.run("team", "outbox").stdout
     assert [post["content"] for post in wire.posts()] == ["Number 0."] * 3  # it stops at the first
     assert {stat.S_IMODE(path.stat().st_mode) for path in (member.home / "outbox").rglob("*") if path.is_dir()} == {0o700}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (member.home / "outbox").rglob("*") if path.is_file()} == {0o600}
