@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-228b216ef876078e5a794a122bd8040c9489a09d0de1630fab523396e3bd0064}
+SHA256=${MEMHOOK_SHA256-e27ae588720e2559675281ac482ae8b6ca4ddb9700e6e82215e67e642893e016}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4240,6 +4240,11 @@ def _open_for_reading(home: Home, fresh: bool) -> Index:
     return Index(home, db, bool(_usable(db)))
 
 
+def _is_writable(home: Home) -> bool:
+    path = home.path("index.db")
+    return os.access(home.root, os.W_OK) and (not os.path.exists(path) or os.access(path, os.W_OK))
+
+
 def open_index(home: Home, fresh: bool = False) -> Index:
     """The index, made if missing, made anew if damaged, of another format, or `fresh`; for reading only in a home that cannot be written.
 
@@ -4247,7 +4252,7 @@ def open_index(home: Home, fresh: bool = False) -> Index:
     """
     import sqlite3
     path = home.path("index.db")
-    if not os.access(home.root, os.W_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
+    if not _is_writable(home):
         return _open_for_reading(home, fresh)
     for attempt in range(2):
         db: Any = None
@@ -6046,8 +6051,14 @@ def restore_cache(index: Index, path: str) -> None:
 
 
 def rebuild_index(home: Home, tell: Callable[[int, int], None]) -> tuple[int, str]:
-    """`memhook reindex`: everything anew but the vectors, which cost time or money; -> (memories indexed, what a person should know)."""
+    """`memhook reindex`: everything anew but the vectors, which cost time or money; -> (memories indexed, what a person should know).
+
+    Raises IndexUnavailable.
+    """
     import sqlite3
+    if os.path.exists(home.root) and not _is_writable(home):
+        raise IndexUnavailable("the index is read-only: %s" % home.path("index.db"),
+                               "nothing was changed; it and its folder must be writable")
     kept = home.path("index-cache.%d.tmp" % os.getpid())
     try:
         saved = save_cache(home, kept)

@@ -97,9 +97,13 @@ def test_a_log_of_another_database_beside_ours_harms_nothing(store):
     check(store)
 
 
-def search_with(prefix, box, word):
-    return subprocess.run([*prefix, sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM), "search", "--all", word],
+def run_with(prefix, box, *args):
+    return subprocess.run([*prefix, sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM), *args],
                           env=box.env, cwd=box.project, capture_output=True, text=True, timeout=60)
+
+
+def search_with(prefix, box, word):
+    return run_with(prefix, box, "search", "--all", word)
 
 
 @pytest.mark.parametrize("beside", ["log", "nothing"])
@@ -130,6 +134,19 @@ def test_in_a_home_that_cannot_be_written_and_has_no_index_the_memories_are_read
         os.chmod(store.home, 0o700)
     assert done.returncode == 0 and "number17" in done.stdout, done.stderr
     assert not (store.home / "index.db").exists()
+
+
+@pytest.mark.parametrize("place, mode", [(".", 0o500), ("index.db", 0o400)])
+def test_reindex_says_that_an_index_is_read_only_and_changes_nothing(store, place, mode):
+    prefix = heeding_modes()
+    before = (store.home / "index.db").read_bytes()
+    os.chmod(store.home / place, mode)
+    try:
+        done = run_with(prefix, store, "reindex")
+    finally:
+        os.chmod(store.home / place, 0o700)
+    assert done.returncode == 1 and done.stderr.startswith("memhook: the index is read-only: %s\n" % (store.home / "index.db"))
+    assert (store.home / "index.db").read_bytes() == before
 
 
 def test_a_read_only_connection_searches_and_says_so(store):
