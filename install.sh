@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-e27ae588720e2559675281ac482ae8b6ca4ddb9700e6e82215e67e642893e016}
+SHA256=${MEMHOOK_SHA256-1561f35be824021c8c5da6482af27e9f80abb1eb555a8e765cbc545442b2008d}
 
 tell() { printf '%s\n' "$*" >&2; }
 

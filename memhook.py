@@ -3553,7 +3553,7 @@ class Setback:
     def __init__(self, text: str, after: int) -> None:
         self.text = text
         self.after = after  # how many answers came before it
-        self.until: Optional[int] = None  # how many came before a prompt of another subject; None of a tool's error: until the next problem
+        self.until: Optional[int] = None  # of a report: how many came before a prompt of another subject
 
 
 def _goes_on(prompt: str, problem: str) -> bool:
@@ -3587,12 +3587,11 @@ def _plain_answer(answers: list[str]) -> list[str]:
 
 def _resolution(problem: Setback, answers: list[str], following: int) -> str:
     """What the answers say of its cause and its cure, `following` being where the next problem comes; "" where they say nothing."""
-    until = following if problem.until is None else min(following, problem.until)
-    near = answers[problem.after:max(problem.after + 1, min(problem.after + 3, until))]
-    said = _cure(near)
-    for place in range(problem.after + len(near), problem.until or 0):
-        said = said or _cure(answers[place:place + 1])
-    said = said or _plain_answer(near)
+    end = min(problem.after + 3, following)
+    near, later = answers[problem.after:end], []
+    if problem.until is not None:
+        near, later = answers[problem.after:min(end, problem.until)], answers[end:problem.until]
+    said = next(filter(None, map(_cure, [near] + [[answer] for answer in later])), []) or _plain_answer(near)
     return " ".join(dict.fromkeys(one_line(sentence, 170) for sentence in said))
 
 
@@ -3611,8 +3610,8 @@ def _find_problems(exchanges: list[Exchange]) -> tuple[list[Setback], list[str]]
         for turn in exchange.turns:
             line = _error_of(turn)
             if re.search(_ERROR_LINE, line) or _has("problem", line):
-                # the last error before an answer is what it answers
-                found = [problem for problem in found if problem.after < len(answers)]
+                # of several errors before an answer, the last one is what it answers
+                found = [problem for problem in found if problem.after < len(answers) or problem is reported]
                 found.append(Setback(line, len(answers)))
             elif turn.kind in ("answer", "plan"):
                 answers.append(turn.text)
@@ -3622,7 +3621,7 @@ def _find_problems(exchanges: list[Exchange]) -> tuple[list[Setback], list[str]]
 
 
 def _problems(exchanges: list[Exchange]) -> list[str]:
-    """Setback → resolution, and last what stands under a heading for causes."""
+    """Problem → resolution, and last what stands under a heading for causes."""
     found, answers = _find_problems(exchanges)
     ends = [problem.after for problem in found[1:]] + [len(answers)]
     pairs = []

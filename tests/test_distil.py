@@ -287,10 +287,16 @@ def test_a_cause_that_comes_some_turns_later_is_the_solution():
     assert digest(*said, "P could it be the database that the export reads?", CURE).problems[0] == CURED[0]
 
 
+def test_an_error_on_the_way_is_not_taken_for_what_was_reported():
+    found = digest(WHY, "T Bash: make", "E Bash: make\nError: boom", "A make is not installed here.", "A Nothing odd in the code.", "T Bash: x", "A Hm.", CURE).problems
+    assert CURED[0] in found and not has(found, "invoice export", "make is not")
+
+
 def test_what_solves_another_matter_is_not_the_solution():
     said = [WHY, "A I will look at the export code."]
     assert digest(*said, "P now add a --verbose flag", "A Fixed: the flag is there.").problems == []
     assert digest(*said, "P ok. now add a --verbose flag", "A Fixed: the flag is there.").problems == []
+    assert digest(WHY, "T Read: a.py", "P now add a --verbose flag", "A Fixed: the flag is there.").problems == []
 
 
 def test_a_cause_is_told_with_what_claude_will_do_about_it():
