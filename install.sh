@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1561f35be824021c8c5da6482af27e9f80abb1eb555a8e765cbc545442b2008d}
+SHA256=${MEMHOOK_SHA256-1c8e1b1fca2539d69492393a6bae7ba943a545f5c69c73663e9f54af8c5ada15}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -534,6 +534,17 @@ CHOICES: dict[str, tuple[str, ...]] = {  # the settings that are one of a few wo
     "recall": ("on", "off"), "worktrees": ("shared", "separate"), "distiller": ("offline", "claude", "http"), "embedder": ("none", "http"),
     "claude_credential": ("login", "api-key"), "team_propose": ("explicit", "auto"),
 }
+RANGES: dict[str, tuple[float, float]] = {  # the least and the most of the numbers that are not just 0 or more
+    "quota_max": (1, 1e9),
+    "quota_window": (1, 1e9),
+    "max_results": (1, 50),
+    "recall_units": (0, 9_000),
+    "distiller_seconds": (0.1, 3_600),
+    "vector_weight": (-1, 1),
+    "text_weight": (-1, 1),
+    "min_score": (0, 1),
+}
+ANY_NUMBER = (0, 1e15)
 
 
 class Home:
@@ -568,7 +579,7 @@ class Home:
         return "file" if isinstance(stored, dict) and name in stored else "default"
 
     def setting(self, name: str) -> Any:
-        """The environment, else config.json, else the default; of the default's type."""
+        """The environment, else config.json; of the default's type, and the default itself where that is no value for it."""
         default = SETTINGS[name]
         value = self.environ.get("MEMHOOK_" + name.upper())
         if value is None:
@@ -578,7 +589,12 @@ class Home:
             value = type(default)(value)
         except (TypeError, ValueError, OverflowError):
             return default
-        return value if value in CHOICES.get(name, (value,)) and value == value else default  # a NaN is not even itself
+        if isinstance(default, str):
+            fits = value in CHOICES.get(name, (value,))
+        else:
+            least, most = RANGES.get(name, ANY_NUMBER)
+            fits = least <= value <= most  # a NaN is neither
+        return value if fits else default
 
 
 def settings_path(home: Home) -> str:
@@ -7227,7 +7243,7 @@ def _fitting(sections: dict[str, list[str]], room: int) -> str:
 
 def recall(home: Home, project: str, also: dict[str, list[str]]) -> str:
     """The context for a session of a project, "" where nothing is known. `also`: sections to tell first, whatever that leaves."""
-    room = min(9_000, home.setting("recall_units")) - utf16_units(_FRAME_OPEN + _FRAME_CLOSE)
+    room = home.setting("recall_units") - utf16_units(_FRAME_OPEN + _FRAME_CLOSE)
     first = _fitting(also, room)
     text = first + _fitting(recall_sections(recent_memories(home, project)), room - utf16_units(first))
     return _FRAME_OPEN + text + _FRAME_CLOSE if text else ""
@@ -10939,17 +10955,6 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
 # Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
 # On error: UsageError for a value, StateError for a config.json that is none; the file is as it was.
 
-RANGES: dict[str, tuple[float, float]] = {  # of numbers that are not just 0 or more
-    "quota_max": (1, 1e9),
-    "quota_window": (1, 1e9),
-    "max_results": (1, 50),
-    "recall_units": (0, 9_000),
-    "distiller_seconds": (0.1, 3_600),
-    "vector_weight": (-1, 1),
-    "text_weight": (-1, 1),
-    "min_score": (0, 1),
-}
-
 
 def known_key(name: str) -> str:
     """The setting of this name, however it is spelt; UsageError names the nearest."""
@@ -10963,7 +10968,7 @@ def known_key(name: str) -> str:
 
 def _number_setting(key: str, text: str) -> Any:
     kind = type(SETTINGS[key])
-    least, most = RANGES.get(key, (0, 1e15))
+    least, most = RANGES.get(key, ANY_NUMBER)
     try:
         value = kind(text)
         if least <= value <= most:

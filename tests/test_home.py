@@ -122,6 +122,15 @@ def test_a_setting_that_makes_no_sense_is_the_default(tmp_path, value):
     assert home(tmp_path).setting("quota_max") == memhook.SETTINGS["quota_max"]
 
 
+@pytest.mark.parametrize("name, value", [
+    ("max_results", 0), ("max_results", -3), ("max_results", 51), ("min_score", "inf"), ("min_score", -1), ("quota_max", 0), ("recall_units", 20_000),
+    ("vector_weight", 2), ("distiller_seconds", 0), ("disk_low_mb", -1), ("embedder_chars_per_day", -1)])
+def test_a_number_out_of_its_range_is_the_default_wherever_it_stands(tmp_path, name, value):
+    assert home(tmp_path, **{"MEMHOOK_" + name.upper(): str(value)}).setting(name) == memhook.SETTINGS[name]
+    configure(tmp_path, json.dumps({name: value}))
+    assert home(tmp_path).setting(name) == memhook.SETTINGS[name]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '"x"', "\ufeff{}", "// no\n{}", "[" * 100_000])
 def test_a_config_file_that_makes_no_sense_is_none(tmp_path, text):
     configure(tmp_path, text)
