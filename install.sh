@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1c8e1b1fca2539d69492393a6bae7ba943a545f5c69c73663e9f54af8c5ada15}
+SHA256=${MEMHOOK_SHA256-035e684735074a30f2d6a454cce351367a4a1feac1aa8e3fc2891243c8d5f384}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4897,7 +4897,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 # Calls:    may_ask() -> count_call() -> HttpCall(...).result() -> note_success() or note_failure()
 # On error: ModelFailed, or UsageError where a setting makes no sense.
 
-ROLES = ("distiller", "embedder")  # what a model can be: settings, consents and counts are kept for each
+ROLES = {"distiller": "offline", "embedder": "none"}  # what a model can be: the value that switches it off
 ANSWER_BYTES = 1 << 20  # of a model: no digest is this long
 MODEL_WAIT_SECONDS = 3600  # back-off doubles up to this: who has mended what was wrong should soon see it work
 MODEL_WAIT_MOST_SECONDS = 6 * 3600  # an endpoint may ask for so long: limits last for hours
@@ -5217,6 +5217,11 @@ def agreed_at(home: Home, role: str) -> Optional[float]:
     return agreed_places(home, role).get(place_of(home, role))
 
 
+def is_off(home: Home, role: str) -> bool:
+    """Whether a person has switched a role off, or never on."""
+    return home.setting(role) == ROLES[role]
+
+
 def may_ask(home: Home, role: str) -> bool:
     """Whether a role is on, agreed to and not paused. Raises UsageError where its address is none."""
     consent = read_consent(home)
@@ -5263,11 +5268,9 @@ def credential(home: Home, role: str) -> str:
 def disclosure(home: Home, role: str) -> str:
     """What a person agrees to when a role is switched on."""
     if role == "embedder":
-        off = "none"
         what = "The text of every turn, digest and note in the index, once each, and what you search for."
         limit = "{:,} characters a day (embedder_chars_per_day), searches aside".format(home.setting("embedder_chars_per_day"))
     else:
-        off = "offline"
         what = ("What you and Claude said from now on, with a line for each tool call, in segments of about 8,000 characters; "
                 "older ones only by `memhook distil`.")
         limit = "{:,} calls and {:,} characters a day (distiller_calls_per_day, distiller_chars_per_day)".format(
@@ -5276,7 +5279,7 @@ def disclosure(home: Home, role: str) -> str:
         place = "your own `claude -p`, and through it Anthropic"
     else:
         place = "%s, model %s" % (place_of(home, role), model_name(home, role))
-    return MODEL_DISCLOSURE.format(what=what, place=place, limit=limit, cost=credential(home, role), setting=role, off=off)
+    return MODEL_DISCLOSURE.format(what=what, place=place, limit=limit, cost=credential(home, role), setting=role, off=ROLES[role])
 
 
 # ---- the day's use
@@ -5359,17 +5362,37 @@ def note_success(home: Home, role: str, item: str = "") -> None:
     change_usage(home, role, change)
 
 
-def model_status(home: Home) -> dict[str, Any]:
-    """The "model" of `status --json`."""
-    digests, vectors = read_usage(home, "distiller"), read_usage(home, "embedder")
-    later = max(digests["not_before"], vectors["not_before"])
+def model_url(home: Home, role: str) -> Optional[str]:
+    """The address that a role sends to, without what may be secret in it; None where it uses none. What makes no sense is told as that."""
+    if home.setting(role) != "http":
+        return None
+    try:
+        return endpoint_of(home, role).url
+    except UsageError as error:
+        return "nowhere (%s)" % error
+
+
+def role_status(home: Home, role: str) -> dict[str, Any]:
+    """One role: what it is set to, where and with what, and what was used of it today."""
+    used, kind = read_usage(home, role), home.setting(role)
     return {
-        "distiller": home.setting("distiller"), "credential": credential(home, "distiller"),
-        "calls_today": digests["calls"], "chars_today": digests["chars"],
-        "embedder": home.setting("embedder"), "embedder_credential": credential(home, "embedder"),
-        "embedder_calls_today": vectors["calls"], "embedder_chars_today": vectors["chars"],
-        "failures": digests["failures"] + vectors["failures"], "failing": digests["why"] or vectors["why"],
-        "not_before": iso(later) if later > now() else None,
+        "kind": kind, "model": None if is_off(home, role) else model_name(home, role), "url": model_url(home, role),
+        "credential": credential(home, role), "calls_today": used["calls"], "chars_today": used["chars"],
+        "failures": used["failures"], "failing": used["why"], "not_before": iso(used["not_before"]) if used["not_before"] > now() else None,
+    }
+
+
+def model_status(home: Home) -> dict[str, Any]:
+    """The "model" of `status --json`: each role, and beside that the sums that the keys of earlier versions had."""
+    digests, vectors = role_status(home, "distiller"), role_status(home, "embedder")
+    waits = [role["not_before"] for role in (digests, vectors) if role["not_before"]]
+    return {
+        "distiller": digests["kind"], "credential": digests["credential"],
+        "calls_today": digests["calls_today"], "chars_today": digests["chars_today"],
+        "embedder": vectors["kind"], "embedder_credential": vectors["credential"],
+        "embedder_calls_today": vectors["calls_today"], "embedder_chars_today": vectors["chars_today"],
+        "failures": digests["failures"] + vectors["failures"], "failing": digests["failing"] or vectors["failing"],
+        "not_before": max(waits, default=None), "roles": {"distiller": digests, "embedder": vectors},
     }
 
 
@@ -5852,7 +5875,7 @@ def upgrade_new(home: Home) -> int:
 
 def distil_old(home: Home, since: float, tell: Callable[[int, int], None]) -> dict[str, Any]:
     """`memhook distil`: what a person asks for waits for no back-off. Raises StateError, UsageError, BusyError."""
-    if home.setting("distiller") == "offline":
+    if is_off(home, "distiller"):
         raise StateError("no model writes digests", "memhook config set distiller claude, or http")
     if not may_ask(home, "distiller"):
         raise StateError("the model was not agreed to, or memhook is paused", "memhook config set distiller %s" % home.setting("distiller"))
@@ -6044,7 +6067,7 @@ def embed_new(home: Home) -> None:
 def save_cache(home: Home, path: str) -> bool:
     """Copy the embedding cache into a file of its own, before the index is made anew; -> whether there was one that could be read."""
     import sqlite3
-    if home.setting("embedder") == "none" or not os.path.exists(home.path("index.db")):
+    if is_off(home, "embedder") or not os.path.exists(home.path("index.db")):
         return False
     os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     try:
@@ -6227,7 +6250,7 @@ class Meaning:
 
 def search_all_ways(home: Home, query: str, scope: Scope, limit: int, explain: bool = False) -> dict[str, Any]:
     """search(), with vectors where a person has switched them on."""
-    meaning = None if home.setting("embedder") == "none" else Meaning(home, query)
+    meaning = None if is_off(home, "embedder") else Meaning(home, query)
     return search(home, query, scope, limit, explain, meaning)
 
 
@@ -10524,9 +10547,11 @@ def logged(data: bytes, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def last_failure(home: Home) -> Optional[dict[str, Any]]:
-    """The last line of the log that tells of a failure; None where none does."""
+    """The last line of the log that tells of a failure, but for those of models that are switched off now; None where none does."""
+    in_use = [role for role in ROLES if not is_off(home, role)]
     for name in ("memhook.log", "memhook.log.1"):
         failures = logged(read_file(home.path(name)) or b"", _TROUBLE)
+        failures = [event for event in failures if event["event"] != "model-failed" or event.get("role") in in_use]
         if failures:
             return failures[-1]
     return None
@@ -11027,6 +11052,13 @@ def grant_models(home: Home, roles: list[str], how: str) -> None:
     write_json(home.path("consent.json"), stored)
 
 
+def begin_afresh(home: Home, key: str) -> None:
+    """Forget a role's failures where a setting of its own was changed: also where an earlier value, with its failures, comes back."""
+    for role in ROLES:
+        if key.startswith(role) and os.path.exists(home.path("usage.json")):
+            change_usage(home, role, lambda row: None)  # what is read is fresh after a change that counts; now it is written so
+
+
 def unasked_roles(home: Home, key: str, value: Any) -> tuple[Home, list[str]]:
     """(the home as it would be, the roles that would send what nobody agreed to send there) with one setting changed. Raises UsageError."""
     trial = Home({**home.environ, "MEMHOOK_HOME": home.root, "MEMHOOK_" + key.upper(): str(value)})
@@ -11046,6 +11078,7 @@ def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Ca
         tell(disclosure(trial, role))
         ask_consent(phrase, "nothing was changed")
     write_json(home.path("config.json"), {**stored, key: value})
+    begin_afresh(home, key)
     if roles or key in ROLES:
         grant_models(trial, roles, "flag" if phrase else "typed")
 
@@ -11055,6 +11088,7 @@ def unset_setting(home: Home, key: str) -> None:
     stored = read_config(home)
     if stored.pop(key, None) is not None:
         write_json(home.path("config.json"), stored)
+        begin_afresh(home, key)
     if key in ROLES and home.source(key) == "default":
         grant_models(home, [], "unset")
 
@@ -11065,6 +11099,16 @@ def unset_setting(home: Home, key: str) -> None:
 
 LATE_SECONDS = 86_400  # what waits longer than this does not move by itself
 FAILING_STREAK = 3
+_MAY_PASS = r"a limit notice|HTTP status (?:429|5)|no answer in time|no digest|an (?:empty answer|echo)"  # failures that are told later
+_MODEL_MENDS = (  # (how a failure is told, what mends it), the first that fits
+    (r"nothing answers|no use of", "start it, or: memhook config set {role}_url URL"),
+    (r"HTTP status 40[13]|no key", "memhook config set {role}_key_file FILE"),
+    (r"HTTP status 40[45]|\S+ redirects|the answer (?:of|holds)", "memhook config set {role}_url URL, or {role}_model MODEL"),
+    (r"a limit notice|HTTP status 429", "wait, or: memhook config set {role} {off}"),
+    (r"claude|a login prompt", "run claude, and log in where it asks; or: memhook config set {role} {off}"),
+    (r"no answer in time", "memhook config set {role}_model MODEL for a faster one"),
+    (r"", "memhook config set {role}_model MODEL for another one"),
+)
 SHOWN = 3  # examples in a finding
 
 Finding = tuple[str, str, str]  # what is wrong, why it matters, the command or act that mends it. Each check_x yields some
@@ -11351,6 +11395,13 @@ def check_index(home: Home) -> Iterator[Finding]:
                "what a session is told at its start is out of date", "memhook reindex")
 
 
+def _model_mend(role: str, why: str) -> str:
+    """What mends a model's failure, and how to see whether it did."""
+    mend = next(mend for pattern, mend in _MODEL_MENDS if re.match(pattern, why))
+    again = "distil" if role == "distiller" else "reindex"
+    return "%s; then: memhook %s" % (mend.format(role=role, off=ROLES[role]), again)
+
+
 def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
     """(what is wrong with a model that is switched on, what mends it)."""
     chosen = home.setting(role)
@@ -11363,17 +11414,22 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
     except ModelFailed:
         yield "the %s has no key: %s" % (role, key_source(home, role)), "memhook config set %s_key_file FILE" % role
     usage = read_usage(home, role)
+    if re.match(r"there is no claude|no key", usage["why"]):
+        return  # told above, where it is still so
+    is_lasting = usage["why"] and not re.match(_MAY_PASS, usage["why"])
     is_down = role == "embedder" and usage["why"]  # nothing of a search waits for it: one failure is told at once
-    if is_down or usage["streak"] >= FAILING_STREAK:
-        again = "distil" if role == "distiller" else "reindex"
-        yield ("the %s is failing: %s (%s today)" % (role, usage["why"], counted(usage["failures"], "time")),
-               "memhook status tells what is used; memhook %s tries now" % again)
+    if is_lasting or is_down or usage["streak"] >= FAILING_STREAK:
+        url = model_url(home, role)
+        place = " at %s" % url if url and url not in usage["why"] else ""
+        yield ("the %s, model %s%s, is failing: %s (%s today)"
+               % (role, model_name(home, role), place, usage["why"], counted(usage["failures"], "time")),
+               _model_mend(role, usage["why"]))
 
 
 def check_models(home: Home) -> Iterator[Finding]:
     """Models that are switched on and do not work."""
-    for role, off, why in (("distiller", "offline", "digests stay the offline ones"), ("embedder", "none", "searches go by words only")):
-        if home.setting(role) == off:
+    for role, why in (("distiller", "digests stay the offline ones"), ("embedder", "searches go by words only")):
+        if is_off(home, role):
             continue
         try:
             for what, mend in _model_faults(home, role):
@@ -11605,15 +11661,21 @@ def cmd_drain(home: Home, options: Any) -> None:
     show_answer(options, done, name_values(done))
 
 
+def show_role(name: str, role: dict[str, Any]) -> None:
+    """The lines of `status` about a model that is switched on."""
+    where = " at %s" % role["url"] if role["url"] else ""
+    show("%-10s %s, model %s%s, with %s" % (name, role["kind"], role["model"], where, role["credential"]))
+    show("           today %s, %s" % (counted(role["calls_today"], "call"), counted(role["chars_today"], "character")))
+    if role["failing"]:
+        wait = "; nothing is asked before %s" % role["not_before"] if role["not_before"] else ""
+        show("           %s today, the last: %s%s" % (counted(role["failures"], "failure"), role["failing"], wait))
+
+
 def show_model(model: dict[str, Any]) -> None:
     """The lines of `status` about models; none where none is used."""
-    for role, off, prefix in (("distiller", "offline", ""), ("embedder", "none", "embedder_")):
-        if model[role] != off:
-            calls, chars = counted(model[prefix + "calls_today"], "call"), counted(model[prefix + "chars_today"], "character")
-            show("%-10s %s, with %s; today %s, %s" % (role, model[role], model[prefix + "credential"], calls, chars))
-    if model["failing"]:
-        wait = "; nothing is asked before %s" % model["not_before"] if model["not_before"] else ""
-        show("           %s today, the last: %s%s" % (counted(model["failures"], "failure"), model["failing"], wait))
+    for name, role in model["roles"].items():
+        if role["kind"] != ROLES[name]:
+            show_role(name, role)
 
 
 def readable(count: int) -> str:

@@ -491,7 +491,38 @@ def test_a_model_that_fails_again_and_again_is_found(box):
     assert found(box) == []
     memhook.note_failure(box.api, "distiller", memhook.ModelFailed("a limit notice instead of a digest"))
     finding = only(box)
-    assert "the distiller is failing: a limit notice instead of a digest (3 times today)" == finding["what"] and "offline" in finding["why"]
+    assert finding["what"] == "the distiller, model haiku, is failing: a limit notice instead of a digest (3 times today)"
+    assert "offline" in finding["why"] and finding["mend"] == "wait, or: memhook config set distiller offline; then: memhook distil"
+
+
+@pytest.mark.parametrize("why,mend", [
+    ("nothing answers at http://127.0.0.1:9", "start it, or: memhook config set distiller_url URL; then: memhook distil"),
+    ("HTTP status 401 from http://127.0.0.1:9/v1/chat/completions", "memhook config set distiller_key_file FILE; then: memhook distil"),
+    ("HTTP status 404 from http://127.0.0.1:9/v1/chat/completions", "memhook config set distiller_url URL, or distiller_model MODEL; then: memhook distil"),
+    ("http://127.0.0.1:9/v1/chat/completions redirects, which is not followed", "memhook config set distiller_url URL, or distiller_model MODEL; then: memhook distil"),
+    ("the answer of http://127.0.0.1:9/v1/chat/completions is not JSON", "memhook config set distiller_url URL, or distiller_model MODEL; then: memhook distil"),
+    ("the answer is too long", "memhook config set distiller_model MODEL for another one; then: memhook distil"),
+])
+def test_a_failure_that_does_not_pass_is_found_at_once_with_the_place_and_what_mends_it(box, why, mend):
+    agree(box, "distiller", distiller="http", distiller_url="http://127.0.0.1:9", distiller_model="m1")
+    memhook.note_failure(box.api, "distiller", memhook.EndpointFailed(why))
+    finding = only(box)
+    assert "the distiller, model m1" in finding["what"] and "http://127.0.0.1:9/v1/chat/completions" in finding["what"] and why in finding["what"]
+    assert finding["mend"] == mend
+
+
+def test_a_failing_embedder_is_found_with_the_command_that_tries_again(box):
+    agree(box, "embedder", embedder="http", embedder_url="http://127.0.0.1:9/api/embed", embedder_model="m1")
+    memhook.note_failure(box.api, "embedder", memhook.NoSuccess("HTTP status 500 from x"))
+    finding = only(box)
+    assert "the embedder, model m1 at http://127.0.0.1:9/api/embed, is failing" in finding["what"] and finding["mend"].endswith("; then: memhook reindex")
+
+
+def test_a_claude_that_is_not_there_is_one_finding_also_after_it_failed(box):
+    box.env["PATH"] = "/usr/bin:/bin"
+    agree(box, "distiller", distiller="claude")
+    memhook.note_failure(box.api, "distiller", memhook.EndpointFailed("there is no claude on PATH"))
+    assert "no claude on PATH" in only(box)["what"]
 
 
 def test_a_model_that_nobody_agreed_to_is_found(box):

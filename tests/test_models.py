@@ -553,6 +553,44 @@ def test_status_shows_what_was_used_and_how_it_went(asked):
     assert "2 calls" in text and "1 failure today" in text and SECRET not in text + json.dumps(found)
 
 
+def test_status_names_the_address_and_the_model_of_each_role(served):
+    served.env.update(MEMHOOK_DISTILLER_MODEL="m1", MEMHOOK_DISTILLER_URL=served.server.url + "/v1/chat/completions?account=42",
+                      MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL="https://me:sesame-1@elsewhere.test/v1")
+    text, roles = served.run("status").stdout, served.status()["model"]["roles"]
+    assert "distiller  http, model m1 at %s/v1/chat/completions, with no key" % served.server.url in text and "today 0 calls, 0 characters" in text
+    assert (roles["distiller"]["model"], roles["distiller"]["url"]) == ("m1", served.server.url + "/v1/chat/completions")
+    assert "embedder   http, model text-embedding-3-small at nowhere (there is a key in the address)" in text
+    assert "sesame" not in text + json.dumps(roles) and "account" not in text + json.dumps(roles)
+
+
+def test_status_names_no_address_of_claude(asked):
+    assert "distiller  claude, model haiku, with the login" in asked.run("status").stdout and asked.status()["model"]["roles"]["distiller"]["url"] is None
+
+
+def test_each_roles_failures_are_told_beside_it(served):
+    served.env.update(MEMHOOK_EMBEDDER="http", MEMHOOK_EMBEDDER_URL=served.server.url)
+    memhook.note_failure(served.api, "distiller", memhook.EndpointFailed("first reason"))
+    memhook.note_failure(served.api, "embedder", memhook.EndpointFailed("second reason"))
+    lines = [line.split(",")[0].strip() for line in served.run("status").stdout.splitlines() if re.match("distiller|embedder|  ", line)]
+    assert lines == ["distiller  http", "today 0 calls", "1 failure today", "embedder   http", "today 0 calls", "1 failure today"]
+    model = served.status()["model"]
+    assert model["failures"] == 2 and model["failing"] == "first reason" and model["roles"]["embedder"]["failing"] == "second reason"
+
+
+def test_a_distiller_that_is_switched_off_leaves_no_failure_behind(box, serve):
+    server = serve(lambda given: status(404))
+    for name, value in (("distiller_url", server.url), ("distiller", "http")):
+        box.run("config", "set", name, value, "--consent", "I CONSENT")
+    store(box)
+    box.run("distil", check=False)
+    assert "HTTP status 404" in box.run("status").stdout
+    box.run("config", "unset", "distiller")
+    found, text = box.status(), box.run("status").stdout
+    assert found["model"]["failures"] == 0 and found["last"]["failure"] is None and "404" not in text and "1 failure" not in text
+    box.run("config", "set", "distiller", "http", "--consent", "I CONSENT")
+    assert usage(box)["streak"] == 0 and usage(box)["calls"] == 1 and "1 failure" not in box.run("status").stdout
+
+
 def test_status_of_a_machine_without_a_model_counts_nothing(box):
     model = box.status()["model"]
     assert (model["distiller"], model["calls_today"], model["chars_today"], model["failures"]) == ("offline", 0, 0, 0)
