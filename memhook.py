@@ -6220,7 +6220,7 @@ class Meaning:
         if self.mode == "vector":
             self.notice = "by meaning only: no memory has these words"
         elif lacking:
-            self.notice = "%d of %d candidates have no vectors yet (memhook drain makes them)" % (lacking, len(hits))
+            self.notice = "%d of %s without a vector yet (memhook drain makes them)" % (lacking, counted(len(hits), "candidate"))
 
     def _nearness(self, index: Index, wanted: Any, ids: list[int]) -> dict[int, float]:
         """Unit -> cosine, of those that have a vector of the model."""
