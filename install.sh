@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-035e684735074a30f2d6a454cce351367a4a1feac1aa8e3fc2891243c8d5f384}
+SHA256=${MEMHOOK_SHA256-2f99458c0bb7def2b9c0746fd01c1e7b72cdfbeab90e1727e20db4cfa68d60ae}
 
 tell() { printf '%s\n' "$*" >&2; }
 

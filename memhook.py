@@ -8088,7 +8088,12 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     team = need_team(home)
     if home.environ.get("MEMHOOK_OFF"):
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
-    candidates = [make_candidate(parse_memory(read_file(path) or b""), path, team.tenant, team.url) for path in paths]
+    candidates = []
+    for path in paths:
+        memory = parse_memory(read_file(path) or b"")
+        candidate = make_candidate(memory, path, team.tenant, team.url)
+        candidate["memory"] = memory_id(home, memory.front, path)  # by which forget finds it, also that of a file without an id
+        candidates.append(candidate)
     for candidate in candidates:
         enqueue(home, candidate)
     try:

@@ -320,6 +320,17 @@ def test_what_says_nothing_is_not_proposed_and_nothing_of_the_call_is_queued(hub
 # ---- the outbox
 
 
+def test_what_waits_of_a_file_that_a_person_added_goes_when_it_is_forgotten(wired):
+    member, wire = wired
+    path = member.home / "memories" / "p" / "own.md"
+    path.parent.mkdir(parents=True)
+    path.write_text("# Own\n\nDeploys only on Tuesdays.\n")
+    wire.plan = ["before"]
+    member.propose("p/own.md")
+    assert len(os.listdir(member.home / "outbox" / "new")) == 1
+    assert "outbox 1" in member.run("forget", "p/own.md").stdout and os.listdir(member.home / "outbox" / "new") == []
+
+
 @pytest.mark.parametrize("step", ["before", "after", (500, {}), (503, {}), (408, {}), (425, {}), (429, {})], ids=str)
 def test_what_could_not_be_sent_is_queued_and_the_next_success_drains_it_oldest_first(hub, wired, tenant, step):
     member, wire = wired
