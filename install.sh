@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2f99458c0bb7def2b9c0746fd01c1e7b72cdfbeab90e1727e20db4cfa68d60ae}
+SHA256=${MEMHOOK_SHA256-2182d47d9ba62f12feee4297127e75e2573d486f8bc7eaac907d7879228f022b}
 
 tell() { printf '%s\n' "$*" >&2; }
 

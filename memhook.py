@@ -12121,9 +12121,41 @@ def cmd_distil(home: Home, options: Any) -> None:
                          "the memories keep their offline digests; memhook status tells more")
 
 
+VALUE_COLUMNS = 32  # of a setting at a terminal: a longer address is broken, where it would push the others aside
+MEANING_COLUMNS = 40  # less room than this makes a column that nobody reads
+
+
 def setting_facts(home: Home, name: str) -> dict[str, Any]:
     """-> {"value", "source": "environment", "file" or "default"}"""
     return {"value": home.setting(name), "source": home.source(name)}
+
+
+def terminal_columns() -> int:
+    """How wide the terminal is that results go to; 0 where they go to none."""
+    from shutil import get_terminal_size
+    return get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def setting_lines(found: dict[str, dict[str, Any]], columns: int) -> Iterator[str]:
+    """A table of name, value, source and meaning, for a terminal of so many columns; 0: one line each, however long.
+
+    Where little room is left beside the values, the meaning stands below them.
+    """
+    from itertools import zip_longest
+    from textwrap import wrap
+    name_width = max(map(len, found))
+    value_width = max(len(str(facts["value"])) for facts in found.values())
+    if columns:
+        value_width = min(value_width, VALUE_COLUMNS)
+    room = columns - name_width - value_width - len("  environment ") if columns else sys.maxsize
+    for name, _, meaning in SETTING_ROWS:
+        value = wrap(str(found[name]["value"]), value_width, break_on_hyphens=False)
+        beside = wrap(meaning, room) if room >= MEANING_COLUMNS else []
+        for cells in zip_longest([name], value, [found[name]["source"]], beside, fillvalue=""):
+            yield ("%-*s %-*s %-11s %s" % (name_width, cells[0], value_width, *cells[1:])).rstrip()
+        if not beside:
+            indent = " " * (name_width + 1)
+            yield from wrap(meaning, max(columns, MEANING_COLUMNS), initial_indent=indent, subsequent_indent=indent)
 
 
 def show_settings(home: Home, as_json: bool) -> None:
@@ -12132,8 +12164,8 @@ def show_settings(home: Home, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    for name, _, text in SETTING_ROWS:
-        show("%-24s %-28s %-12s %s" % (name, found[name]["value"], found[name]["source"], text))
+    for line in setting_lines(found, terminal_columns()):
+        show(line)
 
 
 def say_setting(home: Home, key: str) -> None:

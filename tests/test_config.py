@@ -3,13 +3,15 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 
 import pytest
 
 import memhook
-from conftest import Box
+from conftest import PROGRAM, Box
 from standins import Claude
+from terminal import at_terminal
 
 PHRASE = ("--consent", "I CONSENT")
 NAMES = list(memhook.SETTINGS)
@@ -72,6 +74,36 @@ def test_list_shows_every_setting_with_its_value_and_where_that_comes_from(box):
     assert config(box) == config(box, "list")
     found = json.loads(config(box, "list", "--json")[0])
     assert list(found) == NAMES and found["max_results"] == {"value": 9, "source": "file", "default": 6}
+
+
+LONG_URL = "https://a-rather-long-name-of-a-machine.europe-west.example.com:8443/tenants/0001/openai/v1"
+
+
+def at_width(box, columns):
+    """`config list` at a terminal of so many columns; -> its lines."""
+    status, shown = at_terminal([sys.executable, PROGRAM, "config", "list"], {**box.env, "COLUMNS": str(columns)}, box.root, None)
+    assert status == 0
+    return shown.splitlines()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
+def test_at_a_terminal_the_list_keeps_to_its_width_and_its_columns(box, columns):
+    box.env["MEMHOOK_EMBEDDER_URL"] = LONG_URL
+    lines = at_width(box, columns)
+    assert max(map(len, lines)) <= max(columns, 80)
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[0] for line in heads] == NAMES
+    assert {re.search(r" (?:default|environment)(?: |$)", line).start() for line in heads} == {24 + 32}
+    first = next(number for number, line in enumerate(lines) if line.startswith("embedder_url"))
+    assert "".join(line[24:56].strip() for line in lines[first:first + 3]) == LONG_URL
+    assert (len(lines) < 2 * len(NAMES)) == (columns >= 120), "the meaning stands beside the values where there is room"
+
+
+def test_elsewhere_a_setting_is_one_line_and_the_columns_stand_below_each_other(box):
+    box.env["MEMHOOK_EMBEDDER_URL"] = LONG_URL
+    lines = config(box, "list")[0].splitlines()
+    assert len(lines) == len(NAMES) and any(LONG_URL in line for line in lines)
+    assert len({re.search(r" (?:default|environment)  *", line).start() for line in lines}) == 1
 
 
 def test_a_setting_is_set_read_and_unset(box):
