@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2182d47d9ba62f12feee4297127e75e2573d486f8bc7eaac907d7879228f022b}
+SHA256=${MEMHOOK_SHA256-c2232d6518f26c493b92b403a92253dbdf0e0aa3724c45b328f978c91caa35df}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10410,8 +10410,10 @@ def remove_bare_home(home: Home) -> None:
         return  # no home that we made
     found = list(os.walk(home.root, topdown=False))
     for folder, folders, names in found:
-        has_links = any(os.path.islink(os.path.join(folder, name)) for name in folders)
-        if has_links or os.path.islink(folder) or not all(_NOT_MISSED.fullmatch(name) for name in names):
+        in_store = os.path.relpath(folder, home.root).split(os.sep)[0] == "memories"  # there every file is a person's
+        missed = [name for name in names if in_store or not _NOT_MISSED.fullmatch(name)]
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        if missed or links or os.path.islink(folder):
             return
     for folder, _, names in found:
         for name in sorted(names, reverse=True):  # .gitignore last: should we be killed, it still says that the folder is ours

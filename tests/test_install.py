@@ -299,7 +299,7 @@ def test_uninstall_leaves_no_folder_where_nothing_was_kept(box):
     assert sorted(os.listdir(box.config)) == ["settings.json"] and "stay" not in done.stderr and "rm -r" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["config.json", "memories/p/mine.txt", "memories/p/.gitignore~", "hub.db"])
+@pytest.mark.parametrize("name", ["config.json", "memories/p/mine.txt", "memories/p/.gitignore", "memories/poetry.lock", "hub.db"])
 def test_uninstall_leaves_what_a_person_could_miss(box, name):
     (box.home / name).parent.mkdir(parents=True, exist_ok=True)
     (box.home / name).write_text("{}")
