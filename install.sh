@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c2232d6518f26c493b92b403a92253dbdf0e0aa3724c45b328f978c91caa35df}
+SHA256=${MEMHOOK_SHA256-b61704c5c25f9151fbf7b3cfee0fc72951dfd1bc96157507cbddcdb6a8a0be37}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4671,6 +4671,8 @@ class Searcher:
 
 def search_plain(index: Index, text: str, scope: Scope, limit: int, meaning: Any) -> list[Hit]:
     """Without FTS5: how many of the query's words a unit's text has, in plain Python over all of them."""
+    if not text.strip():
+        return []  # every text has an empty one
     words = list(dict.fromkeys(word.lower() for word in telling_words(re.findall(r"\w+", text)))) or [text.lower()]
     query = (
         "SELECT chunks.id, 0.0, source, chunks.session, place, chunks.hash, file, length(text), text "
@@ -4862,6 +4864,8 @@ def doubt(home: Home, found: dict[str, Any], scope: Scope, wider: str) -> str:
     where = "in this project (%s searches everywhere)" % wider if scope.project else "anywhere"
     if not results and read_consent(home) is None:
         return "Nothing found %s: memhook is not installed, so nothing is captured." % where
+    if not results and not query_words(found["query"]):
+        return "Nothing found %s: there are no words in the query." % where
     if not results:
         return "Nothing found %s: no memory has these words." % where
     if not any(result["confidence"] == "high" for result in results):
@@ -6250,8 +6254,8 @@ class Meaning:
 
 def search_all_ways(home: Home, query: str, scope: Scope, limit: int, explain: bool = False) -> dict[str, Any]:
     """search(), with vectors where a person has switched them on."""
-    meaning = None if is_off(home, "embedder") else Meaning(home, query)
-    return search(home, query, scope, limit, explain, meaning)
+    is_by_words = is_off(home, "embedder") or not query.strip()  # an empty text has no meaning
+    return search(home, query, scope, limit, explain, None if is_by_words else Meaning(home, query))
 
 
 # ==== 20. Catchup ===============================================================
@@ -11874,10 +11878,6 @@ def chosen_project(home: Home, options: Any) -> str:
 
 def cmd_search(home: Home, options: Any) -> None:
     query = " ".join(options.query)
-    if not query.strip():
-        raise UsageError("the query is empty", "memhook search WORDS")
-    if not re.search(r"\w", query):
-        raise UsageError("there are no words in the query %s" % query, "memhook search WORDS")
     scope = Scope(chosen_project(home, options), parse_source(options.source or ""), parse_since(options.since or ""))
     limit = options.n or home.setting("max_results")
     found = search_all_ways(home, query, scope, limit if options.json else PASSAGES * limit, options.explain)

@@ -79,9 +79,15 @@ def test_arguments_that_a_command_has_not_are_answered_with_its_own_usage(instal
         assert "usage: memhook %s [-h]" % " ".join(args[:-1]) in stderr and "unrecognized arguments: " + args[-1] in stderr, args
 
 
-def test_a_query_without_words_and_a_number_below_1_are_usage_errors(installed):
-    for query, told in (("", "the query is empty"), ("   ", "the query is empty"), ("!!!", "there are no words in the query !!!")):
-        assert told in failed(installed.run("search", query, check=False), 2)
+@pytest.mark.parametrize("query", ["", "   ", "!!!", '"', "*", "_", "🦓"])
+def test_a_query_without_words_finds_nothing_and_says_why(installed, query):
+    done = installed.run("search", "--all", query)
+    assert done.stdout == "" and done.stderr == "Nothing found anywhere: there are no words in the query.\n"
+    assert json.loads(installed.run("search", "--all", "--json", query).stdout)["results"] == []
+
+
+def test_a_query_that_is_missing_and_a_number_below_1_are_usage_errors(installed):
+    assert installed.run("search", "--all", check=False).returncode == 2
     for number in ("0", "-1", "x"):
         done = installed.run("search", "-n", number, "word", check=False)
         assert (done.returncode, done.stdout) == (2, "") and "a whole number from 1, not " + number in done.stderr

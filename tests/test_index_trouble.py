@@ -180,6 +180,13 @@ def test_without_fts5_words_are_matched_one_by_one_with_a_notice(shelf):
     assert "no FTS5" in done.stderr
 
 
+def test_without_fts5_an_empty_query_finds_nothing_either(shelf):
+    write(shelf, "p/a.md", "# Deploys\n\nOnly on Tuesdays, by Quentin.\n")
+    done = subprocess.run([sys.executable, "-B", "-c", NO_FTS5, str(PROGRAM.parent), "search", "--all", " "],
+                          env=shelf.env, cwd=shelf.project, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 HOLD = """
 import sqlite3, sys, time
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
