@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b61704c5c25f9151fbf7b3cfee0fc72951dfd1bc96157507cbddcdb6a8a0be37}
+SHA256=${MEMHOOK_SHA256-0783d1ad7aa3872556e9d3a5d6e5536b03b2fea49ecd86bc389df9ed105f5ece}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -7148,9 +7148,13 @@ def utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+# Embeddings, overrides and isolates, which make text be shown in another order than it has (Unicode Standard Annex 9, section 2)
+REORDERING = "[\u202a-\u202e\u2066-\u2069]"
+
+
 def harmless(text: str) -> str:
-    """A line that can close no frame and open no tag."""
-    return " ".join(text.replace("<", "‹").replace(">", "›").split())
+    """A line that can close no frame, open no tag, and reads as it stands."""
+    return " ".join(re.sub(REORDERING, "", text).replace("<", "‹").replace(">", "›").split())
 
 
 def digest_items(digest: str, heading: str) -> list[str]:
@@ -11627,7 +11631,7 @@ def run_demo(root: str, tell: Callable[[str], None]) -> None:
 _COMMANDING = (  # what a terminal obeys
     "\x1b(?!\\[[012]m)"  # escapes, but for the three styles that are ours
     "|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
-    "|[\u202d\u202e]"  # text from right to left
+    "|" + REORDERING
 )
 
 

@@ -149,6 +149,14 @@ def test_the_frame_cannot_be_broken(box):
     assert "It tells what was" in inside and "asks for nothing" in inside
 
 
+def test_what_is_told_reads_as_it_stands(box):
+    reordering = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    digest(box, 1, "The text.", "## Open threads\n\n- revert %sthe parser" % reordering, title="A %stitle" % reordering)
+    index(box)
+    text = told(box)
+    assert "revert the parser" in text and "A title" in text and not set(reordering) & set(text)
+
+
 def test_the_frame_holds_in_what_a_compaction_adds(box):
     script = box.script("session-0001")
     script.prompt("Let us decide.")

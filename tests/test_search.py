@@ -226,14 +226,15 @@ def test_at_a_terminal_the_match_is_marked_and_no_color_is_obeyed(notes):
 
 
 def test_a_terminal_obeys_nothing_of_what_was_said_and_a_pipe_gets_it_whole(shelf):
-    escapes = "\x1b]52;c;cm0gLXJm\x07 \x1b[2Jcleared \x9b31m \u202ereversed\rhidden"
+    reordering = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    escapes = "\x1b]52;c;cm0gLXJm\x07 \x1b[2Jcleared \x9b31m %sreversed\rhidden" % reordering
     write(shelf, "p/notes.md", "# Escapes\n\nThe giraffe said %s\n" % escapes)
     (name,) = (result["id"] for result in results(shelf, "giraffe"))
     start = [sys.executable, "-I", "-S", "-B", "-c", memhook.BOOT, str(PROGRAM)]
     for command in (["search", "--all", "giraffe"], ["get", name]):
         status, shown = terminal.at_terminal([*start, *command], shelf.env, shelf.project, None)
         assert status == 0 and "cleared" in shown and "reversed" in shown and "hidden" in shown
-        assert not set("\x07\x9b\u202e") & set(shown) and not re.search("\x1b(?!\\[[012]m)|\r", shown), command
+        assert not set("\x07\x9b" + reordering) & set(shown) and not re.search("\x1b(?!\\[[012]m)|\r", shown), command
     raw = subprocess.run([*start, "get", name], env=shelf.env, cwd=shelf.project, stdout=subprocess.PIPE, check=True).stdout
     assert escapes.encode() in raw
 
