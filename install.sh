@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-0783d1ad7aa3872556e9d3a5d6e5536b03b2fea49ecd86bc389df9ed105f5ece}
+SHA256=${MEMHOOK_SHA256-bcd0c7abeead41a6004bfc3fc3fc3f1873a5d21cb672b8111083f371c176cade}
 
 tell() { printf '%s\n' "$*" >&2; }
 

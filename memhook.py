@@ -5064,7 +5064,7 @@ def _refusal(endpoint: Endpoint, status: int, headers: Any) -> ModelFailed:
         return EndpointFailed("%s redirects, which is not followed" % endpoint.url)
     asked = headers.get("Retry-After") or ""
     wait_seconds = float(asked) if re.fullmatch(r"\d{1,6}", asked) else 0.0  # it may be a date; then we wait as we like
-    kind = EndpointFailed
+    kind: type[ModelFailed] = EndpointFailed
     if status in (400, 413, 422):
         kind = ModelFailed  # what was sent did not please
     elif status >= 500:
@@ -5261,7 +5261,7 @@ def credential(home: Home, role: str) -> str:
     """Which credential a role would use, and who pays: for status and the disclosure."""
     chosen, source = home.setting(role), key_source(home, role)
     if chosen == "http":
-        return source
+        return source if source == "no key" else "%s, which may be billed" % source
     if chosen != "claude":
         return "none"
     if home.setting("claude_credential") == "login":
@@ -5521,7 +5521,7 @@ def _dies_with_us() -> Optional[Callable[[], Any]]:
 
 
 def _await_child(child: Any, said: Any, seconds: float) -> None:
-    """Return when the child has ended well. Raises ModelFailed where it fails, takes too long, or writes too much into `said`."""
+    """Return when the child has ended. Raises ModelFailed where it takes too long, or writes too much into `said`."""
     deadline = time.monotonic() + seconds
     ended = False
     while not ended:
@@ -5531,15 +5531,14 @@ def _await_child(child: Any, said: Any, seconds: float) -> None:
             raise ModelFailed("the answer is too long")
         if not ended and time.monotonic() > deadline:
             raise NoSuccess("no answer in time")
-    if child.returncode:
-        raise ModelFailed("claude ended with status %d" % child.returncode)
 
 
-def run_child(home: Home, command: list[str], environ: dict[str, str], given: str) -> bytes:
-    """Run a command with `given` on its stdin, in an empty folder of ours; -> its stdout. When this returns, nothing of it runs any more.
+def run_child(home: Home, command: list[str], environ: dict[str, str], given: str) -> tuple[int, bytes]:
+    """Run a command with `given` on its stdin, in an empty folder of ours; -> (its exit status, its stdout).
 
-    Raises ModelFailed where it takes too long, says too much or fails. Files in place of pipes: a child that reads nothing, or whose own
-    child keeps its output open, holds nobody up.
+    When this returns, nothing of it runs any more. Raises ModelFailed where it takes too long or says too much.
+
+    Files in place of pipes: a child that reads nothing, or whose own child keeps its output open, holds nobody up.
     """
     import subprocess
     import tempfile
@@ -5558,7 +5557,7 @@ def run_child(home: Home, command: list[str], environ: dict[str, str], given: st
             end_family(child, call)
             child.wait()
         said.seek(0)
-        return said.read(ANSWER_BYTES)
+        return child.returncode, said.read(ANSWER_BYTES)
 
 
 def end_leftover(home: Home) -> None:
@@ -5608,6 +5607,18 @@ def claude_environment(home: Home) -> dict[str, str]:
     return environ
 
 
+def parse_claude(said: str) -> tuple[str, bool]:
+    """(what `claude -p` answered, whether it calls that an error). What is not its JSON is taken as it stands."""
+    try:
+        answer = json.loads(said)
+    except (ValueError, RecursionError):
+        return said, False
+    result = answer.get("result") if isinstance(answer, dict) else None
+    if not isinstance(result, str):
+        return said, False
+    return result, bool(answer.get("is_error"))
+
+
 def ask_claude(home: Home, record: str) -> str:
     """One fresh `claude -p`: no tools, no hooks, no MCP servers, no session file. Raises ModelFailed."""
     claude = find_claude(home)
@@ -5617,18 +5628,15 @@ def ask_claude(home: Home, record: str) -> str:
         claude, "-p", "--model", model_name(home, "distiller"), "--output-format", "json", "--tools", "", "--strict-mcp-config",
         "--no-session-persistence", "--disable-slash-commands", "--settings", '{"disableAllHooks":true}', "--system-prompt", DIGEST_PROMPT]
     try:
-        text = run_child(home, command, claude_environment(home), record).decode("utf-8", "replace")
+        status, said = run_child(home, command, claude_environment(home), record)
     except OSError as error:
         raise EndpointFailed("claude cannot be run (%s)" % type(error).__name__)
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    result = answer.get("result") if isinstance(answer, dict) else None
-    if not isinstance(result, str):
-        return text
-    if answer.get("is_error"):
-        raise no_digest(result)
+    result, is_error = parse_claude(said.decode("utf-8", "replace"))
+    if status or is_error:
+        told = no_digest(result)
+        if told.ends_run:
+            raise told
+        raise NoSuccess("claude ended with status %d" % status if status else "claude reported an error")
     return result
 
 
@@ -11120,7 +11128,8 @@ _MODEL_MENDS = (  # (how a failure is told, what mends it), the first that fits
     (r"HTTP status 40[13]|no key", "memhook config set {role}_key_file FILE"),
     (r"HTTP status 40[45]|\S+ redirects|the answer (?:of|holds)", "memhook config set {role}_url URL, or {role}_model MODEL"),
     (r"a limit notice|HTTP status 429", "wait, or: memhook config set {role} {off}"),
-    (r"claude|a login prompt", "run claude, and log in where it asks; or: memhook config set {role} {off}"),
+    (r"a login prompt", "run claude, and log in where it asks; or: memhook config set {role}_key_file FILE"),
+    (r"claude", "see what it says: claude -p --model {model} hello"),
     (r"no answer in time", "memhook config set {role}_model MODEL for a faster one"),
     (r"", "memhook config set {role}_model MODEL for another one"),
 )
@@ -11410,11 +11419,11 @@ def check_index(home: Home) -> Iterator[Finding]:
                "what a session is told at its start is out of date", "memhook reindex")
 
 
-def _model_mend(role: str, why: str) -> str:
+def _model_mend(home: Home, role: str, why: str) -> str:
     """What mends a model's failure, and how to see whether it did."""
     mend = next(mend for pattern, mend in _MODEL_MENDS if re.match(pattern, why))
     again = "distil" if role == "distiller" else "reindex"
-    return "%s; then: memhook %s" % (mend.format(role=role, off=ROLES[role]), again)
+    return "%s; then: memhook %s" % (mend.format(role=role, off=ROLES[role], model=model_name(home, role)), again)
 
 
 def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
@@ -11438,7 +11447,7 @@ def _model_faults(home: Home, role: str) -> Iterator[tuple[str, str]]:
         place = " at %s" % url if url and url not in usage["why"] else ""
         yield ("the %s, model %s%s, is failing: %s (%s today)"
                % (role, model_name(home, role), place, usage["why"], counted(usage["failures"], "time")),
-               _model_mend(role, usage["why"]))
+               _model_mend(home, role, usage["why"]))
 
 
 def check_models(home: Home) -> Iterator[Finding]:

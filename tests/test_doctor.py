@@ -518,6 +518,13 @@ def test_a_failing_embedder_is_found_with_the_command_that_tries_again(box):
     assert "the embedder, model m1 at http://127.0.0.1:9/api/embed, is failing" in finding["what"] and finding["mend"].endswith("; then: memhook reindex")
 
 
+def test_a_claude_that_fails_is_found_with_the_command_that_shows_why(box):
+    Claude(box)
+    agree(box, "distiller", distiller="claude", distiller_model="opus")
+    memhook.note_failure(box.api, "distiller", memhook.NoSuccess("claude ended with status 1"))
+    assert only(box)["mend"] == "see what it says: claude -p --model opus hello; then: memhook distil"
+
+
 def test_a_claude_that_is_not_there_is_one_finding_also_after_it_failed(box):
     box.env["PATH"] = "/usr/bin:/bin"
     agree(box, "distiller", distiller="claude")

@@ -295,6 +295,19 @@ FAILING_CLAUDES = {
 }
 
 
+@pytest.mark.parametrize("body,why", [
+    ("print('Invalid API key · Please run /login'); sys.exit(1)", "a login prompt instead of a digest"),
+    ("result('Claude usage limit reached', is_error=True); sys.stdout.flush(); sys.exit(1)", "a limit notice instead of a digest"),
+    ("result('There is an issue with the selected model', is_error=True); sys.stdout.flush(); sys.exit(1)", "claude ended with status 1"),
+    ("result('There is an issue with the selected model', is_error=True)", "claude reported an error"),
+])
+def test_a_claude_that_reports_an_error_is_asked_once_and_its_reason_is_told(asked, body, why):
+    store(asked, 4)
+    asked.claude.does(body)
+    assert why in asked.run("distil", check=False).stderr
+    assert len(asked.claude.calls) == 1 and usage(asked)["why"] == why
+
+
 @pytest.mark.parametrize("name", FAILING_CLAUDES)
 def test_a_claude_that_gives_no_digest_changes_nothing_but_the_counts(asked, name):
     body, why = FAILING_CLAUDES[name]
