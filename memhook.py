@@ -9893,7 +9893,7 @@ Secrets
   Keys, tokens and passwords are replaced before anything is written; <private>…</private> is never kept.
   No filter finds everything: do not rely on it for what must never be on this disk.
 How to pause, to stop, to erase
-  memhook pause | resume; a file .memhook-off in a folder, or MEMHOOK_OFF=1, switches memhook off there;
+  memhook pause | resume; a file .memhook-off in a folder switches memhook off there, MEMHOOK_OFF=1 for what is started with it;
   memhook uninstall removes the hooks; memhook uninstall --purge also erases all memories.
 Why it asks
   Sessions hold what you think and what your colleagues wrote. Only you can decide that they are kept.
