@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-bcd0c7abeead41a6004bfc3fc3fc3f1873a5d21cb672b8111083f371c176cade}
+SHA256=${MEMHOOK_SHA256-0714e619967debb64fb42cda6a0d1d1429b05d0312a5f38aa29749cd81a2d9f2}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -476,7 +476,7 @@ def test_an_index_long_behind_the_store_is_found(box, monkeypatch):
 def test_what_a_newer_memhook_wrote_is_found(box, place):
     path = box.home / place
     stored = json.loads(path.read_text()) if path.exists() else {}
-    put(box, place, json.dumps({**stored, "format": 2}))
+    put(box, place, json.dumps({**stored, "format": 99}))
     first = found(box)[0]
     assert "a newer memhook" in first["what"] and place in first["what"] and "update" in first["mend"]
 
