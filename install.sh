@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-0714e619967debb64fb42cda6a0d1d1429b05d0312a5f38aa29749cd81a2d9f2}
+SHA256=${MEMHOOK_SHA256-8c509fa0dcf4b32643f8ae2dc841a012d3f2b1b5c918b5b7bb156075f0c6087f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -12655,9 +12655,21 @@ def run_command(home: Home, argv: list[str]) -> int:
     return command.run(home, options) or EXIT_OK
 
 
-def drop_output() -> None:
-    """Let what is still buffered go nowhere: at exit it would fail a second time, with exit status 120."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def drop_output(number: int = 1) -> None:
+    """Let what is still buffered for a descriptor go nowhere: at exit it would fail a second time, with exit status 120."""
+    from contextlib import suppress
+    with suppress(OSError):  # of an earlier write
+        os.close(number)  # first, for there may be no other to be had
+    with suppress(OSError):  # there is none in the whole system
+        os.open(os.devnull, os.O_WRONLY)  # takes the lowest that is free
+
+
+def flush_errors() -> None:
+    """Write what is buffered for stderr, or drop it where that cannot be: nobody can be told, and the exit status says it all the same."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        drop_output(2)
 
 
 def open_streams() -> None:
@@ -12672,8 +12684,11 @@ def open_streams() -> None:
 
 
 def say_error(message: str, hint: str) -> None:
-    """What went wrong on one line, what to do next on another."""
-    say("memhook: %s%s" % (message, "\n         " + hint if hint else ""))
+    """What went wrong on one line, what to do next on another; nothing where stderr cannot be written."""
+    try:
+        say("memhook: %s%s" % (message, "\n         " + hint if hint else ""))
+    except OSError:
+        flush_errors()
 
 
 def main(argv: list[str]) -> int:
@@ -12705,6 +12720,8 @@ def main(argv: list[str]) -> int:
         log(home, "bug", command="".join(argv[:1]), error=type(error).__name__, where=_where(error))
         say_error("this is a bug (%s at %s). Details: %s" % (type(error).__name__, _where(error), home.path("memhook.log")), "")
         return EXIT_BUG
+    finally:
+        flush_errors()  # of argparse, or a reader that has gone
 
 
 if __name__ == "__main__":

@@ -346,6 +346,34 @@ def test_output_that_cannot_be_written_exits_1_with_one_line(installed):
         assert done.returncode == 1 and done.stderr.count("\n") == 1 and done.stderr.startswith("memhook: "), args
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("line, statuses", [
+    ("get nonsense", (1,)), ("search --source dreams zebra", (2,)), ("status --nonsense", (1, 2)), ("resume", (1,)), ("search zebra", (1,))])
+def test_an_error_that_nobody_can_be_told_has_its_exit_status(installed, line, statuses):
+    """argparse of older Pythons lets its usage fail, and that is an expected failure, 1."""
+    assert shell(installed, 'exec "$@" %s 2>/dev/full' % line).returncode in statuses
+
+
+def test_a_reader_of_errors_that_went_away_is_no_error(installed):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert run(installed, "resume", stderr=writing).returncode == 0
+    finally:
+        os.close(writing)
+
+
+def test_a_command_that_used_up_the_descriptors_says_so_in_one_line(installed):
+    code = ("import os, resource, sys; sys.dont_write_bytecode = True; sys.path.insert(0, %r); import memhook\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); held = []\n"
+            "def greedy(home, options):\n"
+            "    while True: held.append(os.open(os.devnull, os.O_RDONLY))\n"
+            "memhook.COMMANDS = (memhook.Command('status', greedy, 'Take all.', 'memhook status'),)\n"
+            "sys.exit(memhook.main(['status']))" % str(ROOT))
+    done = subprocess.run([sys.executable, "-c", code], env=installed.env, cwd=installed.project, capture_output=True, text=True)
+    assert "Too many open files" in failed(done, 1) and done.stderr.count("\n") == 1
+
+
 def test_output_is_utf_8_whatever_the_locale_says(tmp_path):
     box = Box(tmp_path / "日本 é")
     for env in ({"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252:strict"}):
