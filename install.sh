@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-8c509fa0dcf4b32643f8ae2dc841a012d3f2b1b5c918b5b7bb156075f0c6087f}
+SHA256=${MEMHOOK_SHA256-b97e17e8d4c1449002b1beaa48f9d9fd834f6e442e7456f2fa6736e4094f33a6}
 
 tell() { printf '%s\n' "$*" >&2; }
 

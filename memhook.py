@@ -4902,9 +4902,10 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
 # On error: ModelFailed, or UsageError where a setting makes no sense.
 
 ROLES = {"distiller": "offline", "embedder": "none"}  # what a model can be: the value that switches it off
+QUERY_SECONDS = 2.0  # a search waits for its own vector no longer
 ANSWER_BYTES = 1 << 20  # of a model: no digest is this long
-MODEL_WAIT_SECONDS = 3600  # back-off doubles up to this: who has mended what was wrong should soon see it work
-MODEL_WAIT_MOST_SECONDS = 6 * 3600  # an endpoint may ask for so long: limits last for hours
+BACKOFF_MOST_SECONDS = 3600  # back-off doubles up to this: who has mended what was wrong should soon see it work
+ASKED_WAIT_MOST_SECONDS = 6 * 3600  # an endpoint may ask for so long: limits last for hours
 TRIES_KEPT = 500  # memories whose failures are remembered: usage.json is read and written for each call
 MODEL_DISCLOSURE = """\
 memhook works without any model. You are about to let it use one; this is what you agree to.
@@ -4915,7 +4916,7 @@ What is sent
 Where
   {place}
 When
-  From the background, after a session; no hook waits for it. At most {limit}.
+  {when}; no hook waits for it. At most {limit}.
 What it costs
   {cost}
 How to stop
@@ -5162,10 +5163,11 @@ def key_source(home: Home, role: str) -> str:
     """Which credential would be used, in words; never the credential."""
     path, name = home.setting(role + "_key_file"), home.setting(role + "_key_env")
     if path:
-        there = os.path.isfile(os.path.expanduser(path))
-        return "the key in %s" % path if there else "the key in %s (which is not there)" % path
+        lack = "" if os.path.isfile(os.path.expanduser(path)) else " (which is not there)"
+        return "the key in %s%s" % (path, lack)
     if name:
-        return "the key in the variable %s%s" % (name, "" if home.environ.get(name) else " (which is not set here)")
+        lack = "" if home.environ.get(name) else " (which is not set here)"
+        return "the key in the variable %s%s" % (name, lack)
     return "no key"
 
 
@@ -5251,39 +5253,49 @@ def _login_source(home: Home) -> str:
     """Whether a `claude -p` with no key of ours uses the login: not where settings.json gives it a key."""
     settings = claude_settings(home)
     environ = settings.get("env")
-    if settings.get("apiKeyHelper") or isinstance(environ, dict) and not environ.keys().isdisjoint(_CLAUDE_KEYS):
+    given = environ.keys() if isinstance(environ, dict) else ()
+    if settings.get("apiKeyHelper") or any(name in given for name in _CLAUDE_KEYS):
         return "the key that settings.json gives Claude Code, which is billed"
+    told = "the login of Claude Code, and its limits"
     kept_back = " and ".join(name for name in _CLAUDE_KEYS if home.environ.get(name))
-    return "the login of Claude Code, and its limits" + ("; %s is set and is not passed on" % kept_back if kept_back else "")
+    if kept_back:
+        told += "; %s is set and is not passed on" % kept_back
+    return told
 
 
 def credential(home: Home, role: str) -> str:
     """Which credential a role would use, and who pays: for status and the disclosure."""
     chosen, source = home.setting(role), key_source(home, role)
-    if chosen == "http":
-        return source if source == "no key" else "%s, which may be billed" % source
-    if chosen != "claude":
+    has_key = source != "no key"
+    if is_off(home, role):
         return "none"
+    if chosen == "http":
+        return "%s, which may be billed" % source if has_key else source
     if home.setting("claude_credential") == "login":
         return _login_source(home)
-    return "%s, which is billed" % ("the key in the variable ANTHROPIC_API_KEY" if source == "no key" else source)
+    return "%s, which is billed" % (source if has_key else "the key in the variable ANTHROPIC_API_KEY")
 
 
 def disclosure(home: Home, role: str) -> str:
     """What a person agrees to when a role is switched on."""
     if role == "embedder":
         what = "The text of every turn, digest and note in the index, once each, and what you search for."
+        when = "From the background, after a session, and at each search, which waits at most %d seconds" % QUERY_SECONDS
         limit = "{:,} characters a day (embedder_chars_per_day), searches aside".format(home.setting("embedder_chars_per_day"))
     else:
         what = ("What you and Claude said from now on, with a line for each tool call, in segments of about 8,000 characters; "
                 "older ones only by `memhook distil`.")
+        when = "From the background, after a session"
         limit = "{:,} calls and {:,} characters a day (distiller_calls_per_day, distiller_chars_per_day)".format(
             home.setting("distiller_calls_per_day"), home.setting("distiller_chars_per_day"))
     if home.setting(role) == "claude":
         place = "your own `claude -p`, and through it Anthropic"
     else:
         place = "%s, model %s" % (place_of(home, role), model_name(home, role))
-    return MODEL_DISCLOSURE.format(what=what, place=place, limit=limit, cost=credential(home, role), setting=role, off=ROLES[role])
+    cost = credential(home, role)
+    if cost == "no key":
+        cost = "nothing: no key is sent"
+    return MODEL_DISCLOSURE.format(what=what, place=place, when=when, limit=limit, cost=cost, setting=role, off=ROLES[role])
 
 
 # ---- the day's use
@@ -5319,7 +5331,7 @@ def read_usage(home: Home, role: str) -> dict[str, Any]:
         row.update(today)
     if row["settings"] != begun["settings"]:
         row.update(begun, failures=0)
-    if row["not_before"] > now() + MODEL_WAIT_MOST_SECONDS:
+    if row["not_before"] > now() + ASKED_WAIT_MOST_SECONDS:
         row["not_before"] = 0.0  # the clock was wrong then
     return row
 
@@ -5347,8 +5359,8 @@ def count_call(home: Home, role: str, chars: int) -> None:
 def note_failure(home: Home, role: str, error: ModelFailed, item: str = "") -> None:
     """Count a failure and back off: 1, 2, 4 … minutes up to an hour, or as long as the endpoint asks, up to six."""
     def change(row: dict[str, Any]) -> None:
-        wait = min(BACKOFF_SECONDS * 2.0 ** min(row["streak"], 20), MODEL_WAIT_SECONDS)
-        wait = max(wait, min(error.wait_seconds, MODEL_WAIT_MOST_SECONDS))
+        wait = min(BACKOFF_SECONDS * 2.0 ** min(row["streak"], 20), BACKOFF_MOST_SECONDS)
+        wait = max(wait, min(error.wait_seconds, ASKED_WAIT_MOST_SECONDS))
         row.update(failures=row["failures"] + 1, streak=row["streak"] + 1, failed_at=now(), why=str(error), call="",
                    not_before=now() + wait)
         if item and error.blames_text:
@@ -5482,10 +5494,11 @@ def _carries(pid: int, call: str) -> bool:
 def family(root: int, call: str) -> set[int]:
     """The pids of a child (0: it has ended), of all that descend from it or share its session, and of all that carry its mark."""
     table = process_table()
-    found, size = {root} & table.keys(), -1
-    while root and size < len(found):  # a round that adds none was the last; of 0, the kernel's own would be taken for children
-        size = len(found)
-        found |= {pid for pid, (parent, session) in table.items() if parent in found or session == root}
+    found: set[int] = set()
+    added = {root} & table.keys() if root else set()  # of 0, the kernel's own would be taken for children
+    while added:
+        found |= added
+        added = {pid for pid, (parent, session) in table.items() if parent in found or session == root} - found
     marked = {pid for pid in table if _carries(pid, call)}
     return (found | marked) - {os.getpid()}
 
@@ -5909,7 +5922,6 @@ EMBED_BATCH = 64  # texts in a request
 EMBED_CHARS = 6_000  # of a text: models cut at some thousand tokens
 EMBED_SECONDS = 60.0  # for a batch
 EMBED_BYTES = 32 << 20  # of an answer: 64 vectors of 4,096 dimensions in decimal are 6 MB
-QUERY_SECONDS = 2.0  # a search waits for its own vector no longer
 QUERY_PAUSE_SECONDS = 60.0  # after a failure searches do not even try for so long
 RETRY_SECONDS = (1.0, 2.0, 4.0)  # after 429 and 5xx
 SCANNED_VECTORS = 2_000  # compared beyond the words' hits, and only where those are few: about 20 ms

@@ -229,9 +229,11 @@ def test_the_disclosure_names_the_endpoint_the_model_and_who_pays(box):
     config(box, "set", "distiller_model", "llama-3")
     config(box, "set", "distiller_key_env", "GROQ_KEY")
     err = config(box, "set", "distiller", "http", code=1, asks=True)[1]
-    assert "https://api.groq.com:443, model llama-3" in err and "the key in the variable GROQ_KEY" in err
+    assert "https://api.groq.com:443, model llama-3" in err and "the key in the variable GROQ_KEY" in err and "may be billed" in err
+    assert "at each search" not in err
     err = config(box, "set", "embedder", "http", code=1, asks=True)[1]
     assert "https://api.openai.com:443, model text-embedding-3-small" in err and "every turn, digest and note" in err and "what you search for" in err
+    assert "at each search, which waits at most 2 seconds" in err and "nothing: no key is sent" in err
 
 
 def test_another_place_is_asked_for_again_and_the_same_one_is_not(box):
