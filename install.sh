@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b97e17e8d4c1449002b1beaa48f9d9fd834f6e442e7456f2fa6736e4094f33a6}
+SHA256=${MEMHOOK_SHA256-4621b1a2c9716a9444b8afae2466ec09ebdbc2a7d0d2abe1cb46273ef852cf87}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -12153,8 +12153,9 @@ MEANING_COLUMNS = 40  # less room than this makes a column that nobody reads
 
 
 def setting_facts(home: Home, name: str) -> dict[str, Any]:
-    """-> {"value", "source": "environment", "file" or "default"}"""
-    return {"value": home.setting(name), "source": home.source(name)}
+    """-> {"value", "source": "environment", "file" or "default"}; a key that somebody wrote into a value is not shown."""
+    value = home.setting(name)
+    return {"value": redact_path(value) if isinstance(value, str) else value, "source": home.source(name)}
 
 
 def terminal_columns() -> int:
@@ -12197,7 +12198,7 @@ def show_settings(home: Home, as_json: bool) -> None:
 
 def say_setting(home: Home, key: str) -> None:
     """What a setting is now that it was changed."""
-    value, told = home.setting(key), ""
+    value, told = setting_facts(home, key)["value"], ""
     if value == "":
         value = "empty (%s)" % next(text for name, _, text in SETTING_ROWS if name == key)
     if home.source(key) == "environment":
@@ -12217,7 +12218,8 @@ def cmd_config(home: Home, options: Any) -> None:
         return
     key = known_key(options.key)
     if options.action == "get":
-        show_answer(options, {"key": key, **setting_facts(home, key)}, str(home.setting(key)))
+        facts = setting_facts(home, key)
+        show_answer(options, {"key": key, **facts}, str(facts["value"]))
         return
     if options.action == "set":
         set_setting(home, key, options.value, options.consent, say)

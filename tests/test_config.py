@@ -181,6 +181,13 @@ def test_a_key_given_as_a_value_is_refused_and_repeated_nowhere(box, key):
     assert secret not in out + err and stored(box) is None
 
 
+def test_a_key_that_stands_in_the_environment_is_shown_nowhere(box):
+    box.env["MEMHOOK_EMBEDDER_URL"] = "https://me:sesame-17@elsewhere.test/v1"
+    said = [config(box, *args) for args in (("list",), ("list", "--json"), ("get", "embedder_url"), ("get", "embedder_url", "--json"),
+                                            ("set", "embedder_url", "https://elsewhere.test/v1"), ("unset", "embedder_url"))]
+    assert "sesame" not in str(said) and all("elsewhere.test" in out + err for out, err in said)
+
+
 @pytest.mark.parametrize("args", [("list", "x"), ("get",), ("get", "recall", "on"), ("set", "recall"), ("unset",), ("unset", "recall", "on"), ("nonsense",)])
 def test_a_wrong_number_of_words_is_a_usage_error(box, args):
     config(box, *args, code=2)
