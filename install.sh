@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-4621b1a2c9716a9444b8afae2466ec09ebdbc2a7d0d2abe1cb46273ef852cf87}
+SHA256=${MEMHOOK_SHA256-b120ddcdc7d21445477a3cf9494383fa6cc83aecfd78d31c535163b6eb8f1c44}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -7120,12 +7120,21 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     return {"id": id, "title": memory_title(memory.digest, name), "path": name, "removed": removed, "kept": kept}
 
 
+def _paths_by_id(home: Home, ids: list[str]) -> dict[str, list[str]]:
+    """Id -> the paths in the store of the files that have it, as the index knows them."""
+    def read(index: Index) -> dict[str, list[str]]:
+        query = "SELECT path FROM files WHERE memory = ? ORDER BY path"
+        return {id: [path for (path,) in index.db.execute(query, (id,))] for id in ids}
+
+    return with_index(home, read)
+
+
 def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
     """Remove memories from every place that is ours.
 
-    -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours]}. The tombstone of each is first:
-    whatever is interrupted after it, it does not come back. Raises StateError naming each that cannot be found, with nothing forgotten;
-    BusyError, IndexUnavailable.
+    -> a receipt for each: {"id", "title", "path", "removed": {place: n}, "kept": [what is not ours], "copies": [path in the store of
+    another file of this id]}. The tombstone of each is first: whatever is interrupted after it, it does not come back. Raises StateError
+    naming each that cannot be found, with nothing forgotten; BusyError, IndexUnavailable.
     """
     paths: dict[str, None] = {}  # one that is named twice has one receipt
     faults = []
@@ -7141,8 +7150,11 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
             raise BusyError("a drain is running", "try again in a moment")
         receipts = [_forget_file(home, path) for path in paths]
         units = forget_indexed(home)  # last, for it may be in use: then the next search still takes the memories out
+    for path, receipt in zip(paths, receipts):
+        receipt["removed"]["index"] = units.get(stored_path(home, path), 0)
+    copies = _paths_by_id(home, [receipt["id"] for receipt in receipts])
     for receipt in receipts:
-        receipt["removed"]["index"] = units.get(stored_path(home, receipt["path"]), 0)
+        receipt["copies"] = copies[receipt["id"]]
     return receipts
 
 
@@ -12088,6 +12100,7 @@ def cmd_verify(home: Home, options: Any) -> int:
 
 
 def cmd_forget(home: Home, options: Any) -> None:
+    import shlex
     receipts = forget(home, options.ids)
     if options.json:
         show_json({"forgotten": receipts})
@@ -12098,6 +12111,8 @@ def cmd_forget(home: Home, options: Any) -> None:
         show("    removed: " + name_values(receipt["removed"]))
         for place in receipt["kept"]:
             show("    not ours to erase: " + place)
+        if receipt["copies"]:
+            show("    still found, in another file of the same id; to forget that too: memhook forget %s" % shlex.join(receipt["copies"]))
 
 
 def list_memories(home: Home, project: str, since: float) -> list[dict[str, Any]]:

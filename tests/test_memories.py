@@ -370,3 +370,15 @@ def test_the_printed_receipt_is_for_a_person(box):
     script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
     shown = box.run("forget", only_id(box, "xylophone")).stdout
     assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "I see." not in shown
+
+
+def test_forget_names_a_copy_that_has_the_same_id_and_how_to_forget_it_too(box):
+    text = '---\nid: "aaaaaaaa-0000-5000-8000-000000000000"\n---\n# Note\n\nThe zebra is striped.\n'
+    for name in ("own", "a copy", "other"):
+        write(box, "p/%s.md" % name, text)
+    refused = box.run("forget", "aaaaaaaa", check=False)
+    assert refused.returncode == 1 and "p/own.md" in refused.stderr
+    shown = box.run("forget", "p/own.md").stdout
+    assert shown.endswith("same id; to forget that too: memhook forget 'p/a copy.md' p/other.md\n")
+    receipts = json.loads(box.run("forget", "p/a copy.md", "p/other.md", "--json").stdout)["forgotten"]
+    assert [receipt["copies"] for receipt in receipts] == [[], []] and not results(box, "zebra")
