@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b120ddcdc7d21445477a3cf9494383fa6cc83aecfd78d31c535163b6eb8f1c44}
+SHA256=${MEMHOOK_SHA256-2a929ae28f34e34a344d12e6bcf9ae1b1272c65c63d2cd01a0deb6a2d5d1794a}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -1801,7 +1801,7 @@ def kin_parts(key: str) -> tuple[str, str]:
 
 
 _CHECKPOINT_ROWS: dict[str, tuple[Any, ...]] = {
-    "turns": TURN_TYPES, "withheld": (int, int, str), "pending": (str, str, int), "early": (str, int),
+    "turns": TURN_TYPES, "withheld": (int, int, str), "pending": (str, str, int, (int, float)), "early": (str, int, (int, float)),
 }
 
 
@@ -1820,10 +1820,9 @@ class Checkpoint:
         "turns",  # parsed, not queued: open
         "context",  # what the parsed lines mean for the next
         "withheld",  # [start, end, reason] of turns that were not ours to take
-        "pending",  # [hash, text, size of the file when it was told] of messages that Stop told of and no line read so far holds;
-                    # -1 for the size where not even the prompt had come
+        "pending",  # [hash, text, size, at] of messages that Stop told of and no line read so far holds; size of the file, and time, then
         "answered",  # hashes of the last answer since the last prompt, as Turn.whole, joined by spaces
-        "early",  # [hash, size] of messages that became turns before their line came: the line is skipped then
+        "early",  # [hash, size, at] of messages that became turns before their line came: the line is skipped then
         "state",  # open, closed (SessionEnd came, or the session was found dead)
         "client",  # [pid, start time] of the session's process; [0, ""] where it is not known
         "own",  # True for a session of our own summariser, which is never captured; None while undecided
@@ -2244,9 +2243,9 @@ class Taking:
             self._queue(chunk)
         checkpoint.generation += 1
         checkpoint.parsed = checkpoint.queued = 0
+        checkpoint.pending = [[digest, message, 0, at] for digest, message, _, at in checkpoint.pending]
+        checkpoint.early = [[digest, 0, at] for digest, _, at in checkpoint.early]
         checkpoint.context, checkpoint.withheld, checkpoint.off_until = Context(), [], 0
-        checkpoint.early = [[digest, -1] for digest, _ in checkpoint.early]
-        checkpoint.pending = [[digest, message, -1] for digest, message, _ in checkpoint.pending]
         checkpoint.born_at = now()
 
     def _read(self, stream: Any) -> None:
@@ -2375,7 +2374,8 @@ class Taking:
         """Note what was answered, be it taken, withheld or old, and settle the messages that wait for a line.
 
         Lines keep their order: a message whose line did not come before that of a later one, or before the next prompt, never will.
-        It becomes a turn here, in its place.
+        It becomes a turn here, in its place. The next prompt is one that the file did not hold when the message was told and that was
+        said later: the client writes a prompt that was typed ahead only when it comes to it, with the time when it was typed.
         """
         checkpoint = self.checkpoint
         for turn in turns:
@@ -2384,22 +2384,16 @@ class Taking:
             elif turn.whole:
                 checkpoint.answered = " ".join(turn.whole)
                 self.answers += turn.whole
-        for number, (digest, _, _) in enumerate(checkpoint.pending):
+        for number, (digest, *_) in enumerate(checkpoint.pending):
             if any(digest in turn.whole for turn in fresh):
                 del checkpoint.pending[number]
                 self._keep_pending(number, turns[0].start)
                 break
-        prompt = next((turn for turn in fresh if turn.kind == "prompt"), None)
-        if prompt:
-            self._note_prompt(prompt.start)
-
-    def _note_prompt(self, start: int) -> None:
-        """A prompt begins at byte `start`: what was told before it had its chance. One whose own prompt had not come has one more."""
-        checkpoint = self.checkpoint
-        checkpoint.early = [[digest, max(told, 0)] for digest, told in checkpoint.early if told < 0 or start < told]
-        self._keep_pending(sum(0 <= told <= start for _, _, told in checkpoint.pending), start)
-        for pending in checkpoint.pending:
-            pending[2] = max(pending[2], 0)
+        for turn in fresh:
+            if turn.kind == "prompt" and turn.at is not None:
+                checkpoint.early = [[digest, size, at] for digest, size, at in checkpoint.early if turn.start < size or turn.at <= at]
+                past = sum(size <= turn.start and at < turn.at for _, _, size, at in checkpoint.pending)
+                self._keep_pending(past, turns[0].start)
 
     def _not_early(self, turns: list[Turn]) -> list[Turn]:
         """The turns of a line without an answer that became a turn before its line came."""
@@ -2423,16 +2417,15 @@ class Taking:
         if self._is_off(self.request.cwd) or self._is_off(context.cwd):
             return
         if digest not in self.answers:
-            prompt_came = checkpoint.deferred or (context.spoken and not checkpoint.answered)
             if not checkpoint.deferred:  # all was read, and the lines of older messages did not come before a newer one
                 self._keep_all_pending()
-            checkpoint.pending.append([digest, message, checkpoint.size if prompt_came else -1])
+            checkpoint.pending.append([digest, message, max(checkpoint.size, 0), round(now(), 3)])
         checkpoint.answered = digest
 
     def _keep_pending(self, count: int, at: int) -> None:
         """Make the first `count` messages that wait for a line turns, at byte `at`."""
         checkpoint, context = self.checkpoint, self.checkpoint.context
-        for digest, message, _ in checkpoint.pending[:count]:
+        for digest, message, _, _ in checkpoint.pending[:count]:
             for number, part in enumerate(split_text(message)):
                 key = "m%s-%s-%d/%d" % (digest, self.key[8:], at, number)  # two sessions may end alike at the same byte
                 turn = Turn(key, "answer", part, at, at, context.at, context.cwd, context.branch)
@@ -2443,7 +2436,7 @@ class Taking:
     def _keep_all_pending(self) -> None:
         """Make every message that waits a turn, though its line may come still: the hash stays, so that it is not taken twice."""
         checkpoint = self.checkpoint
-        checkpoint.early += [[digest, told] for digest, _, told in checkpoint.pending]
+        checkpoint.early += [[digest, size, at] for digest, _, size, at in checkpoint.pending]
         self._keep_pending(len(checkpoint.pending), checkpoint.parsed)
 
     # the segments

@@ -752,7 +752,7 @@ def test_messages_told_while_lines_are_unread_are_stored_once_and_in_their_place
 
 
 def test_a_message_whose_line_never_came_stands_before_the_next_prompt(desk):
-    script = desk.script()
+    script = desk.script(start=time.time())  # what comes next is said after what was told
     script.prompt("First?")
     stop(desk, script, "The first answer, of which the file has no line.")
     script.prompt("Second?")
@@ -763,8 +763,24 @@ def test_a_message_whose_line_never_came_stands_before_the_next_prompt(desk):
     assert [text for _, text in desk.said()] == ["First?", "The first answer, of which the file has no line.", "Second?", "The second answer."]
 
 
+def test_a_prompt_that_was_typed_ahead_and_written_after_the_message_is_not_the_next_one(desk):
+    """Client 2.1.197 writes the queued prompt, then the answer to it, after Stop has told of that answer."""
+    script = desk.script(start=time.time() - 60)
+    script.prompt("Run it.")
+    stop(desk, script, "It ran, and everything you asked for meanwhile is done as well.")
+    script.prompt("And tidy up.")
+    script.answer("It ran, and everything you asked for meanwhile is done as well.")
+    stop(desk, script)
+    script.clock = time.time() + 1
+    script.prompt("Thanks.")
+    end(desk, script)
+    drain(desk)
+    assert [text for _, text in desk.said()] == [
+        "Run it.", "And tidy up.", "It ran, and everything you asked for meanwhile is done as well.", "Thanks."]
+
+
 def test_of_two_messages_without_lines_each_is_kept_also_if_they_say_the_same(desk):
-    script = desk.script()
+    script = desk.script(start=time.time())  # what comes next is said after what was told
     for question in ("First?", "Second?"):
         script.prompt(question)
         stop(desk, script, "Done.")
