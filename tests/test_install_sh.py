@@ -291,7 +291,7 @@ def test_folders_with_spaces_and_quotes(tmp_path, shell):
     run(box, [shell, root / "install.sh", *CONSENT, "--no-mcp"])
     assert set(box.status()["hooks"].values()) == {"installed"} and os.listdir(box.config) == []
     run(box, [shell, root / "install.sh", "--uninstall"])
-    assert os.listdir(root / "config folder") == ["memhook-data"]
+    assert os.listdir(root / "config folder") == []
 
 
 # ---- the script itself

@@ -212,7 +212,7 @@ def test_the_commands_install_twice_and_uninstall(tmp_path, machine, name):
     assert path.read_bytes() == installed
     box.run("uninstall", program=box.config / "memhook.py")
     assert path.read_bytes() == after(name)
-    assert sorted(os.listdir(box.config)) == ["memhook-data", "settings.json"]
+    assert sorted(os.listdir(box.config)) == ["settings.json"]
 
 
 # ---- what is written, in full

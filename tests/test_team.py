@@ -150,7 +150,7 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
     (member.root / "token").write_text(hub.token("ann", tenant=tenant))
     join = ["team", "join", "--token-file", member.root / "token", "--consent", "I CONSENT"]
     done = member.run(*join, hub.url, check=False)
-    assert done.returncode == 1 and "wait for another hub" in done.stderr and member.team()["joined"] is False
+    assert done.returncode == 1 and "1 candidate waits for another hub" in done.stderr and member.team()["joined"] is False
     assert hub.statuses(tenant) == {}
     member.run(*join, wire.url)  # the one they were meant for
     assert list(hub.statuses(tenant)) == ["Use cents."]
