@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2a929ae28f34e34a344d12e6bcf9ae1b1272c65c63d2cd01a0deb6a2d5d1794a}
+SHA256=${MEMHOOK_SHA256-b820375f35868293a38c574fe88c0c1d505663e43c45f76ae7f9f6b5fa986e93}
 
 tell() { printf '%s\n' "$*" >&2; }
 

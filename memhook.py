@@ -5641,7 +5641,7 @@ def ask_claude(home: Home, record: str) -> str:
     if status or is_error:
         told = no_digest(result)
         if told.ends_run:
-            raise told
+            raise EndpointFailed(str(told))  # claude says itself that it failed: the text is not to blame
         raise NoSuccess("claude ended with status %d" % status if status else "claude reported an error")
     return result
 

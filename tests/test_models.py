@@ -306,6 +306,7 @@ def test_a_claude_that_reports_an_error_is_asked_once_and_its_reason_is_told(ask
     asked.claude.does(body)
     assert why in asked.run("distil", check=False).stderr
     assert len(asked.claude.calls) == 1 and usage(asked)["why"] == why
+    assert (usage(asked)["tries"] == {}) == ("instead" in why), "a limit of days takes no memory its five tries"
 
 
 @pytest.mark.parametrize("name", FAILING_CLAUDES)
