@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b820375f35868293a38c574fe88c0c1d505663e43c45f76ae7f9f6b5fa986e93}
+SHA256=${MEMHOOK_SHA256-49897dfd81c75b31f2f108dcd55a1d84c15315004e1d0bcb49822cb4ad4a6483}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4842,12 +4842,17 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     return {**front, **found, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
 
 
+def install_line() -> str:
+    """What a person types to install this program, or to mend its hooks."""
+    import shlex
+    return "python3 %s install" % shlex.quote(PROGRAM)
+
+
 def need_consent(home: Home) -> Consent:
     """The consent; raises StateError where there is none."""
     consent = read_consent(home)
     if consent is None:
-        import shlex
-        raise StateError("memhook is not installed", "run: python3 %s install" % shlex.quote(PROGRAM))
+        raise StateError("memhook is not installed", "run: " + install_line())
     return consent
 
 
@@ -11371,6 +11376,7 @@ def _within_reach(home: Home) -> list[str]:
 
 def check_modes(home: Home) -> Iterator[Finding]:
     """Files of ours that others may read, and key files."""
+    import shlex
     keys = [os.path.expanduser(home.setting(role + "_key_file")) for role in ROLES]
     wrong = {}
     for path in _within_reach(home) + keys:
@@ -11381,7 +11387,7 @@ def check_modes(home: Home) -> Iterator[Finding]:
             continue  # gone while we looked
     if wrong:
         yield ("others may read %s" % _some(list(wrong)), "sessions hold what is nobody's business",
-               "chmod -R go= %s" % " ".join("'%s'" % path for path in dict.fromkeys(wrong.values())))
+               "chmod -R go= %s" % " ".join(shlex.quote(path) for path in dict.fromkeys(wrong.values())))
 
 
 def check_disk(home: Home) -> Iterator[Finding]:
@@ -11496,6 +11502,7 @@ def check_settings(home: Home) -> Iterator[Finding]:
 
 def check_access(home: Home) -> Iterator[Finding]:
     """Files of ours that another user wrote, as `sudo claude` does."""
+    import shlex
     closed = []
     for path in _whole_home(home):
         needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
@@ -11504,7 +11511,7 @@ def check_access(home: Home) -> Iterator[Finding]:
     if closed:
         yield ("you may not read %s" % _some(closed),
                "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
-               "sudo chown -R \"$(id -u):$(id -g)\" '%s'" % home.root)
+               "sudo chown -R \"$(id -u):$(id -g)\" %s" % shlex.quote(home.root))
 
 
 def check_kinds(home: Home) -> Iterator[Finding]:
@@ -11531,7 +11538,7 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     yield from check_formats(home)
     consent = read_consent(home)
     if consent is None:
-        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", "python3 %s install" % PROGRAM
+        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", install_line()
         return
     yield from check_hooks_stand(home)
     yield from check_switches(home, cwd)
@@ -11743,12 +11750,12 @@ def capture_state(status: dict[str, Any]) -> str:
     """Whether capture is on, and since when, for a person."""
     broken = [event for event, state in status["hooks"].items() if state != "installed"]
     if not status["consent"]["capture"]:
-        return "off: nobody has consented. To install: python3 %s install" % PROGRAM
+        return "off: nobody has consented. To install: " + install_line()
     if status["consent"]["paused"]:
         return "paused since %s" % status["since"]["pause"]
     if broken:
-        trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: python3 %s install"
-        return trouble % (", ".join(broken), PROGRAM)
+        trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: %s"
+        return trouble % (", ".join(broken), install_line())
     return "on since %s" % status["since"]["consent"]
 
 

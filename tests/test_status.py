@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import shlex
+import shutil
 import time
 
 import pytest
@@ -83,6 +85,14 @@ def test_a_folder_or_a_shell_in_which_memhook_is_off_is_told(box):
 def test_where_nothing_is_installed_no_line_is_empty(bare):
     lines = bare.run("status").stdout.splitlines()
     assert "disk       nothing" in lines and [line for line in lines if line.endswith(" ")] == []
+
+
+def test_a_command_that_it_prints_can_be_pasted(bare):
+    program = bare.root / "it's a copy" / "memhook.py"
+    program.parent.mkdir()
+    shutil.copy(memhook.PROGRAM, program)
+    first = bare.run("status", program=program).stdout.splitlines()[0]
+    assert shlex.split(first.partition("To install: ")[2]) == ["python3", str(program), "install"]
 
 
 def test_a_dead_letter_is_shown_with_its_reason(box):
