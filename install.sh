@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-49897dfd81c75b31f2f108dcd55a1d84c15315004e1d0bcb49822cb4ad4a6483}
+SHA256=${MEMHOOK_SHA256-ed25116ee706e12ce966990d6b7449c03bee26114c2320f4ac552a21fa3172ec}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -2899,16 +2899,20 @@ def walk_memories(root: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def storable_name(path: str) -> str:
-    """A path as SQLite and JSON can hold it: a byte of a name that is no UTF-8 becomes the six characters \\udcXX."""
-    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+    """A path as SQLite and JSON can hold it: a byte of a name that is no UTF-8 becomes the six characters \\udcXX.
+
+    So does a backslash that looks like the first of such six: two files never have one name.
+    """
+    plain = re.sub(r"\\(?=ud[89a-f][0-9a-f]{2})", r"\\udc5c", path)
+    return plain.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def named_file(root: str, name: str) -> str:
     """The path of the file in a store that storable_name() calls so."""
-    path = os.path.join(root, name)
-    if "\\ud" not in name or os.path.lexists(path):  # a person may have named a file just so
-        return path
-    return os.path.join(root, re.sub(r"\\u(d[89a-f][0-9a-f]{2})", lambda match: chr(int(match.group(1), 16)), name))
+    def byte(match: re.Match[str]) -> str:
+        return "\\" if match.group(1) == "dc5c" else chr(int(match.group(1), 16))
+
+    return os.path.join(root, re.sub(r"\\u(d[89a-f][0-9a-f]{2})", byte, name))
 
 
 def memory_files(home: Home) -> Iterator[str]:
@@ -11965,7 +11969,7 @@ def cmd_save(home: Home, options: Any) -> int:
     show(note["id"])
     if not options.propose:
         return EXIT_OK
-    ids, sent = propose(home, [home.path("memories", *note["path"].split("/"))])
+    ids, sent = propose(home, [named_file(home.path("memories"), note["path"])])
     return show_proposed(home, ids, sent)
 
 
