@@ -4781,7 +4781,7 @@ def working_folder(home: Home) -> str:
     """The folder that the person is in; where it was deleted under them, its name as the shell knows it, else their own folder."""
     try:
         return os.getcwd()
-    except FileNotFoundError:
+    except OSError:  # macOS also keeps the names of folders from programs
         named = home.environ.get("PWD", "")
         return named if os.path.isabs(named) else home.user
 
