@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-ed25116ee706e12ce966990d6b7449c03bee26114c2320f4ac552a21fa3172ec}
+SHA256=${MEMHOOK_SHA256-695b16b10984808451e9914ce5a60c586976a734e65ab7a79df699c5998e6f7a}
 
 tell() { printf '%s\n' "$*" >&2; }
 

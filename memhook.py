@@ -12731,7 +12731,12 @@ def main(argv: list[str]) -> int:
         return EXIT_FAILED
     os.umask(0o077)
     open_streams()
-    home = Home(dict(os.environ))
+    try:
+        home = Home(dict(os.environ))
+    except OSError:  # it is named from a working folder that was deleted
+        say_error("the working folder is gone, from which the home is named",
+                  "go to another one, or write MEMHOOK_HOME or CLAUDE_CONFIG_DIR as a whole path")
+        return EXIT_FAILED
     try:
         return run_command(home, argv)
     except MemhookError as error:

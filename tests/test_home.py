@@ -250,3 +250,10 @@ def test_in_a_working_folder_that_was_deleted_every_command_goes_on(tmp_path, sh
     assert done.stdout.splitlines()[-1] == '{"jsonrpc": "2.0", "id": 1, "result": {}}'
     assert ": 1\n" not in done.stdout and ": 3\n" not in done.stdout
     assert done.stdout.count("zebra one") == (3 if shell == "knows its name" else 1), "found in its project, by all, and in the list"
+
+
+def test_a_home_that_is_named_from_a_working_folder_that_was_deleted_is_told_in_one_line(tmp_path):
+    box = Box(tmp_path)
+    done = subprocess.run(["/bin/sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@" status', "sh", sys.executable, str(PROGRAM)],
+                          env={**box.env, "MEMHOOK_HOME": "home"}, cwd=box.project, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith("memhook: the working folder is gone"), done.stderr
