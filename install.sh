@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-695b16b10984808451e9914ce5a60c586976a734e65ab7a79df699c5998e6f7a}
+SHA256=${MEMHOOK_SHA256-a387be8d3d2090ceaf7666d3a8ce979fcaf057f055e625b0541a95c2dcaf2144}
 
 tell() { printf '%s\n' "$*" >&2; }
 

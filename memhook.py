@@ -7358,7 +7358,8 @@ FULL_BYTES = 16 << 20  # with less disk than this a capture fails
 
 def capture_trouble(home: Home) -> str:
     """One line on what keeps this session from being captured, and the command that mends it; "" where a few looks find nothing."""
-    program = "python3 %s" % PROGRAM
+    import shlex
+    program = "python3 %s" % shlex.quote(PROGRAM)
     missing = missing_hook(home)
     if missing:
         return ("memhook does not capture all of this session: the %s hook has gone from Claude's settings. To mend it: %s install"
@@ -8128,7 +8129,7 @@ def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
 def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     """Queue memories by their paths and send what waits; -> (candidate ids, what was sent). Raises StateError before anything is queued."""
     team = need_team(home)
-    if home.environ.get("MEMHOOK_OFF"):
+    if home.environ.get("MEMHOOK_OFF") == "1":
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
     candidates = []
     for path in paths:
