@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-a387be8d3d2090ceaf7666d3a8ce979fcaf057f055e625b0541a95c2dcaf2144}
+SHA256=${MEMHOOK_SHA256-eb33b945b1dd3cb058bf7bb171e26dcc134d51c20cc2818cd00f5e4f5c8b1203}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -13,42 +13,44 @@ Every step may be killed and run again: turns have identities, and each step cha
 
 Sections (grep -n '^# ====' memhook.py)
 
-    1. Constants
-    2. Errors
-    3. Disk
-    4. Home
-    5. Log
-    6. Redact
-    7. Transcript
-    8. Spool
-    9. Project
-    10. Checkpoint
-    11. Capture
-    12. Hooks
-    13. Memory
-    14. Distil
-    15. Index
-    16. Search
-    17. Models
-    18. Upgrade
-    19. Embeddings
-    20. Catchup
-    21. Drain
-    22. Forget
-    23. Recall
-    24. MCP
-    25. Candidate
-    26. Team
-    27. Hub
-    28. Server
-    29. Settings
-    30. Install
-    31. Status
-    32. Verify
-    33. Config
-    34. Doctor
-    35. Demo
-    36. Commands
+    1. Constants    every number a reader may question, with its reason
+    2. Errors       what a person is told; what the drain decides by
+    3. Disk         whole files, appended lines, locks
+    4. Home         where things are, consent, settings
+    5. Log          one JSON line per event, never text
+    6. Redact       secrets out, before anything is written
+    7. Transcript   Claude's JSONL into turns
+    8. Spool        where segments wait; receipts
+    9. Project      what a folder belongs to
+    10. Checkpoint  how far a transcript was captured; which lines were taken
+    11. Capture     new turns into segments into the spool
+    12. Hooks       stop and session-end: all that they load ends here
+    13. Memory      the Markdown file; the store; tombstones
+    14. Sentences   what kind of thing a sentence says
+    15. Distil      the offline digest
+    16. Index       the search copy in SQLite
+    17. Search      ranking; get
+    18. Models      one way to talk to any endpoint, and who agreed to it
+    19. Upgrade     a model's digest in place of the offline one
+    20. Embeddings  vectors, and what they add to a search
+    21. Catchup     what hooks could not capture; import
+    22. Drain       segments into memories: the only loop
+    23. Forget      out of every place that is ours
+    24. Recall      what a session is told at its start
+    25. MCP         search, get and save as tools of Claude
+    26. Candidate   what of a memory a team may see
+    27. Team        join, propose, the outbox, pull
+    28. Hub         a team's database: candidates, receipts, tokens, govern
+    29. Server      the hub's HTTP API
+    30. Settings    settings.json, changed without touching a foreign byte
+    31. Install     consent, hooks, launcher, uninstall
+    32. Status      the facts of this installation
+    33. Verify      the proof: every turn looked for
+    34. Config      settings that a person changes
+    35. Doctor      what is wrong, and what mends it
+    36. Demo        the whole way, in a temporary folder
+    37. Commands    one function for each command
+    38. Main        the table of commands; from a command line to a status
 
 On disk, under MEMHOOK_HOME (default: memhook-data in Claude's config folder)
 
@@ -2960,11 +2962,11 @@ def read_graves(home: Home) -> Graves:
     return Graves(names)
 
 
-# ==== 14. Distil ================================================================
-# Job:      say in a page what happened in a segment: asked, decided, tried, failed, mended, left open.
-# Promise:  deterministic, offline; every sentence was said, or names a file or a command of a tool line.
-# Not:      understanding. It finds sentences by what they contain, in the languages of the table.
-# Calls:    distil(turns, title) -> Digest; render_digest(digest) -> Markdown
+# ==== 14. Sentences =============================================================
+# Job:      text into sentences, and what kind each is of: a decision, a cure, something open, a rule, a problem, a guess.
+# Promise:  by what a sentence contains, in the languages of the tables; deterministic, and nothing is written that was not said.
+# Not:      understanding: a kind is a guess that Distil weighs.
+# Calls:    statements(text), cued(text, kind), gist(text, limit)
 
 _ITEMS = 8  # of a list: what a person reads at a glance
 _ITEM_CHARS = 280
@@ -3271,6 +3273,13 @@ def _unique(items: list[str], limit: int) -> list[str]:
     """The first and the last of the items, without repeats: how it began and how it ended matter most."""
     kept = list({re.sub(r"\W+", " ", item).lower(): item for item in items}.values())
     return kept if len(kept) <= limit else kept[:limit // 2] + kept[-(limit - limit // 2):]
+
+
+# ==== 15. Distil ================================================================
+# Job:      say in a page what happened in a segment: asked, decided, tried, failed, mended, left open.
+# Promise:  deterministic, offline; every sentence was said, or names a file or a command of a tool line.
+# Not:      understanding. It finds sentences by the kinds that Sentences gives them.
+# Calls:    distil(turns, title) -> Digest; render_digest(digest) -> Markdown
 
 
 # ---- exchanges
@@ -3721,7 +3730,7 @@ def render_digest(digest: Digest) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-# ==== 15. Index =================================================================
+# ==== 16. Index =================================================================
 # Job:      a SQLite copy of the store that can be searched; as the Markdown is now, not as it was.
 # Promise:  derived: delete it and it comes back. Nothing is only here but the embedding cache, which costs time to rebuild.
 # Not:      ranking (Search). A store without an index can still be read, only slower.
@@ -4305,7 +4314,7 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
                 raise _unavailable(error)
 
 
-# ==== 16. Search ================================================================
+# ==== 17. Search ================================================================
 # Job:      the right units for any text, best first, and how sure that is; one memory or a part of it by its id.
 # Promise:  any text is a valid query. Results are ordered by score, then by age (the older first); explain tells each part of a score.
 # Not:      no model. Meaning is found by words: stems, parts of identifiers, beginnings, one typo, pairs of unspaced characters.
@@ -4895,7 +4904,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     return {"id": id, "path": stored_path(home, path), "title": title, "saved": not known}
 
 
-# ==== 17. Models ================================================================
+# ==== 18. Models ================================================================
 # Job:      what any use of a model shares: where it is, which key it gets, whether a person agreed, what was used today;
 #           one POST of JSON.
 # Promise:  nothing is sent but to a place, and of a kind, that a person agreed to; no key stands in an address, a log or a message.
@@ -5414,7 +5423,7 @@ def model_status(home: Home) -> dict[str, Any]:
     }
 
 
-# ==== 18. Upgrade ===============================================================
+# ==== 19. Upgrade ===============================================================
 # Job:      a digest written by a model, in place of the offline one, in the same file.
 # Promise:  whatever a model does, a memory keeps its bytes or gets a whole new digest; what a person touched stays as it is.
 # Not:      nothing waits for it. Never two calls at once; no child outlives its time, nor what the child started.
@@ -5912,7 +5921,7 @@ def distil_old(home: Home, since: float, tell: Callable[[int, int], None]) -> di
         return upgrade_all(home, upgradable(home, since), PATIENCE, tell)
 
 
-# ==== 19. Embeddings ============================================================
+# ==== 20. Embeddings ============================================================
 # Job:      vectors of the index's units, and what they add to a ranking.
 # Promise:  a search waits for the vector of its own words only, and not for long; without it the words decide, and the answer says so.
 # Not:      no vector is computed by a search but that one; no hashed words are passed off as meaning.
@@ -6280,7 +6289,7 @@ def search_all_ways(home: Home, query: str, scope: Scope, limit: int, explain: b
     return search(home, query, scope, limit, explain, None if is_by_words else Meaning(home, query))
 
 
-# ==== 20. Catchup ===============================================================
+# ==== 21. Catchup ===============================================================
 # Job:      capture what hooks could not: what was put off, sessions that died, transcripts from before memhook (import).
 # Promise:  the same capture as the hooks', without their limits: begun again after a kill it goes on, and takes nothing twice.
 # Not:      a session that lives keeps its tail open; a folder that is switched off is never imported.
@@ -6682,7 +6691,7 @@ class Import:
                 self.undrained = 0
 
 
-# ==== 21. Drain =================================================================
+# ==== 22. Drain =================================================================
 # Job:      the only loop: capture what hooks could not, then turn every waiting segment into a memory.
 # Promise:  each step may be killed and run again; a segment leaves the spool only after its memory and its receipt are durable.
 # Not:      never two at once; a model is asked only when nothing waits any more; a bad item delays nobody.
@@ -7019,7 +7028,7 @@ def drain(home: Home, consent: Optional[Consent], retry_dead: bool = False) -> D
     return done
 
 
-# ==== 22. Forget ================================================================
+# ==== 23. Forget ================================================================
 # Job:      remove memories from every place that is ours.
 # Promise:  the tombstone is durable first: whatever is interrupted after it, nothing comes back. What was in the index is overwritten.
 # Not:      Claude's own transcript and a person's backups are not ours; the receipt names them.
@@ -7160,7 +7169,7 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
     return receipts
 
 
-# ==== 23. Recall ================================================================
+# ==== 24. Recall ================================================================
 # Job:      what a new session is told of the earlier ones: open ends, last sessions, decisions, files, how to search.
 # Promise:  within its budget in UTF-16 units (as the client counts); framed as a record, which nothing inside can close.
 # Not:      no folder sync, no ranking: it reads the index as it is, in milliseconds. Off by the setting `recall` = off.
@@ -7410,7 +7419,7 @@ def hook_session_start(home: Home, consent: Consent, event: dict[str, Any]) -> N
 HOOKS = {**CAPTURE_HOOKS, "session-start": hook_session_start}
 
 
-# ==== 24. MCP ===================================================================
+# ==== 25. MCP ===================================================================
 # Job:      the same search, get and save as tools for Claude, over JSON-RPC 2.0 on stdin and stdout, one message a line.
 # Promise:  nothing else goes to stdout; a bad message gets its error and the server lives on; it ends when stdin does.
 # Not:      no server/discover (clients fall back to initialize on -32601), no resources, no prompts, no port.
@@ -7618,7 +7627,7 @@ def serve_mcp(home: Home, cwd: str) -> int:
             sink.flush()
 
 
-# ==== 25. Candidate =============================================================
+# ==== 26. Candidate =============================================================
 # Job:      make of a memory what a team may get: a title and a content.
 # Promise:  it is a digest's title, decisions, problems and patterns, or a note's text; secrets are replaced once more, and paths are
 #           down to their last name.
@@ -7743,7 +7752,7 @@ def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str
             "memory": str(front.get("id") or ""), "hub": hub, "at": iso(now())}
 
 
-# ==== 26. Team ==================================================================
+# ==== 27. Team ==================================================================
 # Job:      propose what sessions taught to a team's hub, and bring what the team kept into the store.
 # Promise:  nothing is queued before a person consented to this very hub; once queued, a candidate survives power loss and
 #           leaves the outbox only when the hub has acknowledged it, or refused it for good (dead/, with the reason).
@@ -8373,7 +8382,7 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-# ==== 27. Hub ===================================================================
+# ==== 28. Hub ===================================================================
 # Job:      what a team's server keeps: take candidates in, let admins and policy decide, give out what was kept, prove what was decided.
 # Promise:  an intake that was answered 201 survives power loss, and is there once however often it is sent. A change of status and
 #           its receipt commit in one transaction or not at all. Receipts of a tenant form a chain of hashes that is never rehashed.
@@ -8968,7 +8977,7 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
     return {"ok": not findings, "receipts": sum(len(check.heads) - 1 for check in checks), "findings": findings}
 
 
-# ==== 28. Server ================================================================
+# ==== 29. Server ================================================================
 # Job:      answer a hub's API over HTTP.
 # Promise:  what was answered 201 is on the disk. Idle, slow and hostile clients cost their own connection, never another's. At SIGTERM
 #           every request that has come is answered.
@@ -9512,7 +9521,7 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 
 
-# ==== 29. Settings ==============================================================
+# ==== 30. Settings ==============================================================
 # Job:      Claude's settings.json: which hook lines are ours, and how ours come in and go out.
 # Promise:  foreign bytes stay what they are: edits are splices of the text. A file that is not strict JSON is refused, and the line named.
 # Calls:    read_settings -> add_hooks | remove_hooks -> write_settings
@@ -9895,7 +9904,7 @@ def write_settings(settings: Settings, data: bytes) -> None:
         remove_file(temp)
 
 
-# ==== 30. Install ===============================================================
+# ==== 31. Install ===============================================================
 # Job:      consent, then our hooks into Claude's settings.json; and out again.
 # Promise:  nothing is written before the words are typed; after an uninstall settings.json is as if we had never been there.
 # Calls:    install: read -> plan -> ask -> copy -> back up -> write -> check -> consent.json, last
@@ -10476,7 +10485,7 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
         return erase_home(home)
 
 
-# ==== 31. Status ================================================================
+# ==== 32. Status ================================================================
 # Job:      facts about this installation, for a person and as JSON.
 # Promise:  looks, changes nothing.
 
@@ -10662,7 +10671,7 @@ def check_status(home: Home, cwd: str) -> dict[str, Any]:
     }
 
 
-# ==== 32. Verify ================================================================
+# ==== 33. Verify ================================================================
 # Job:      whether anything was lost or stored twice: every transcript is read again from its first byte.
 # Promise:  trusts no ledger of ours where the transcript is there; looks, changes nothing.
 # Calls:    verify -> Evidence (what is where) -> Check (one transcript) -> Coverage
@@ -11025,7 +11034,7 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
     return list(found.values())
 
 
-# ==== 33. Config ================================================================
+# ==== 34. Config ================================================================
 # Job:      settings that a person changes: checked, written, and agreed to where they send text off the machine.
 # Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
 # On error: UsageError for a value, StateError for a config.json that is none; the file is as it was.
@@ -11143,7 +11152,7 @@ def unset_setting(home: Home, key: str) -> None:
         grant_models(home, [], "unset")
 
 
-# ==== 34. Doctor ================================================================
+# ==== 35. Doctor ================================================================
 # Job:      what is wrong, why it matters, and what mends it.
 # Promise:  looks, changes nothing; the hooks are run as they stand, on an empty stdin.
 
@@ -11557,7 +11566,7 @@ def doctor(home: Home, cwd: str) -> list[dict[str, str]]:
     return [dict(zip(("what", "why", "mend"), finding)) for finding in _findings(home, cwd)]
 
 
-# ==== 35. Demo ==================================================================
+# ==== 36. Demo ==================================================================
 # Job:      the whole way of a session into memory, on one that it writes itself, by the real hook commands.
 # Promise:  nothing outside its folder is touched.
 
@@ -11660,10 +11669,10 @@ def run_demo(root: str, tell: Callable[[str], None]) -> None:
     prove_demo(home, project, tell)
 
 
-# ==== 36. Commands ==============================================================
-# Job:      read arguments, call, print. One table for parser, dispatch, help and tests.
+# ==== 37. Commands ==============================================================
+# Job:      read arguments, call, print.
 # Promise:  results on stdout, everything else on stderr; the exit statuses of Constants.
-# Not:      cmd_x has no docstring: COMMANDS, at the end, says what each does, with examples. It returns its exit status, None for 0.
+# Not:      cmd_x has no docstring: COMMANDS, in Main, says what each does, with examples. It returns its exit status, None for 0.
 
 
 _COMMANDING = (  # what a terminal obeys
@@ -12439,7 +12448,11 @@ def cmd_demo(home: Home, options: Any) -> None:
     show("\nThe demo's files are in %s; remove them when you have looked: rm -r %s" % (root, root))
 
 
-# ---- the table
+# ==== 38. Main ==================================================================
+# Job:      one table for parser, dispatch, help, README and tests; from a command line to an exit status.
+# Promise:  every failure ends in one line, what to do next, and a status of Constants; never a traceback.
+# Calls:    main(argv): parser -> the command's function
+# On error: MemhookError: its line and status; ^C: 130; anything else is a bug: 3, with its place in the log.
 
 
 class Argument:
