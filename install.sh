@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-eb33b945b1dd3cb058bf7bb171e26dcc134d51c20cc2818cd00f5e4f5c8b1203}
+SHA256=${MEMHOOK_SHA256-d73376836c3c29c1d14ae3beaacc9e316a188331adb2ac6ad15dd81ce56ea722}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -12704,11 +12704,14 @@ def run_command(home: Home, argv: list[str]) -> int:
 
 def drop_output(number: int = 1) -> None:
     """Let what is still buffered for a descriptor go nowhere: at exit it would fail a second time, with exit status 120."""
-    from contextlib import suppress
-    with suppress(OSError):  # of an earlier write
+    try:  # nothing may be imported here: no descriptor may be left to read a module with
         os.close(number)  # first, for there may be no other to be had
-    with suppress(OSError):  # there is none in the whole system
+    except OSError:
+        pass  # of an earlier write; it is closed all the same
+    try:
         os.open(os.devnull, os.O_WRONLY)  # takes the lowest that is free
+    except OSError:
+        pass  # there is none in the whole system
 
 
 def flush_errors() -> None:
