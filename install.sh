@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-d73376836c3c29c1d14ae3beaacc9e316a188331adb2ac6ad15dd81ce56ea722}
+SHA256=${MEMHOOK_SHA256-c6b393b691a1c9b44035637af27547bbdf346a1763f3512a8b3f7668fbe56c26}
 
 tell() { printf '%s\n' "$*" >&2; }
 

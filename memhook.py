@@ -1454,7 +1454,8 @@ def _is_plain_result(line: bytes, context: Context) -> bool:
     at = line.find(b'"tool_use_id":"')
     if at < 0 or line.find(b'"tool_use_id"', at + 15) > 0 or b'"type":"text"' in line or b'"answers"' in line:
         return False
-    if any(rest.lstrip().startswith(b"true") for rest in line.split(b'"is_error":')[1:]):
+    failed = line.find(b'"is_error":')
+    if failed >= 0 and (line[failed + 11:failed + 20].lstrip().startswith(b"true") or line.find(b'"is_error":', failed + 11) > 0):
         return False
     if b'"stderr"' in line and b'"stderr":""' not in line:
         return False
