@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c6b393b691a1c9b44035637af27547bbdf346a1763f3512a8b3f7668fbe56c26}
+SHA256=${MEMHOOK_SHA256-69ae6edad5d4bd2442436e5b1ecaad43710e580f15e5b34958c7f2c942d0a531}
 
 tell() { printf '%s\n' "$*" >&2; }
 

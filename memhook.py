@@ -9149,6 +9149,7 @@ def parse_query(text: str) -> dict[str, str]:
         raise Problem(400, "the query cannot be read")
 
 
+@lru_cache(64)
 def host_name(text: str) -> str:
     """Take the name out of a Host or Origin: without scheme, port and brackets, lower case; "" where it cannot be read."""
     match = re.fullmatch(r"(?:https?://)?(?:\[([0-9a-f:.%]+)\]|([^:/\[\]@\s]+))(?::\d{1,5})?", text.strip().lower())
@@ -9255,6 +9256,7 @@ ROUTES = (  # the whole API: method, path, who may ask ("" for anybody), what an
 )
 
 
+@lru_cache(256)
 def find_route(method: str, path: str) -> tuple[str, Callable[[Hub, HubRequest], tuple[int, Any]]]:
     """Tell who may ask, and what answers. Raises Problem 404, 405, 501."""
     if method not in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
@@ -9356,7 +9358,7 @@ class HubHandler(HubRequest):
         self.headers = {}
         for name, _, value in (line.partition(":") for line in lines):
             self.headers.setdefault(name.lower(), []).append(value.strip(" \t"))
-        self.query = parse_query(query)
+        self.query = parse_query(query) if query else {}
         asked = self.header("connection").lower()
         if version == "HTTP/1.0":
             self.close_connection = asked != "keep-alive"
