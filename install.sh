@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-69ae6edad5d4bd2442436e5b1ecaad43710e580f15e5b34958c7f2c942d0a531}
+SHA256=${MEMHOOK_SHA256-b3ad866f37ee65b3873a49d369881624467b8bdf6c51f311de7d8c2f5c435e70}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -3261,8 +3261,8 @@ def one_line(text: str, limit: int = _ITEM_CHARS) -> str:
 
 
 def gist(text: str, limit: int) -> str:
-    """The first sentences of a text, at most `limit` characters, on one line, without code blocks and markup."""
-    lines = "\n".join(sentence for _, sentence in statements(text)) or " ".join(text.split())
+    """The first sentences of a text, each once, at most `limit` characters, on one line, without code blocks and markup."""
+    lines = "\n".join(dict.fromkeys(sentence for _, sentence in statements(text))) or " ".join(text.split())
     said = re.sub(r"(?<![.!?:;,。！？：；，…])\n", "; ", lines).replace("\n", " ")
     if len(said) <= limit:
         return said

@@ -450,6 +450,10 @@ def test_code_is_not_quoted():
     assert memhook.gist("Look:\n\n```\nwe decided(x)\n```\n\nThat was it.", 100) == "That was it."
 
 
+def test_a_sentence_that_is_said_again_and_again_is_told_once():
+    assert memhook.gist("It is mended. " + "Each caller was checked. " * 200 + "The tests pass.", 900) == "It is mended. Each caller was checked. The tests pass."
+
+
 # ---- the whole
 
 def test_the_first_prompt_is_not_said_again_in_the_summary():
