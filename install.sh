@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b3ad866f37ee65b3873a49d369881624467b8bdf6c51f311de7d8c2f5c435e70}
+SHA256=${MEMHOOK_SHA256-b19e2fb4c6a1a5f13c88250971fdedb2b5862e29b6204559f3324498711db9a3}
 
 tell() { printf '%s\n' "$*" >&2; }
 

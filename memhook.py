@@ -4310,7 +4310,7 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
         try:
             with open_index(home, fresh) as index:
                 return act(index)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, MemoryError) as error:  # garbage in the full text makes SQLite ask for more memory than there is
             if fresh or _is_locked(error):
                 raise _unavailable(error)
 
