@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-b19e2fb4c6a1a5f13c88250971fdedb2b5862e29b6204559f3324498711db9a3}
+SHA256=${MEMHOOK_SHA256-5bb2b767a0f7e55f9efb6ca5a586703ce1052a8ced020ff113f27b262dcea91c}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -577,16 +577,14 @@ class Home:
         """Where a setting's value comes from: environment, file or default."""
         if self.environ.get("MEMHOOK_" + name.upper()) is not None:
             return "environment"
-        stored = read_json(self.path("config.json"))
-        return "file" if isinstance(stored, dict) and name in stored else "default"
+        return "file" if name in read_object(self.path("config.json")) else "default"
 
     def setting(self, name: str) -> Any:
         """The environment, else config.json; of the default's type, and the default itself where that is no value for it."""
         default = SETTINGS[name]
         value = self.environ.get("MEMHOOK_" + name.upper())
         if value is None:
-            stored = read_json(self.path("config.json"))
-            value = stored.get(name, default) if isinstance(stored, dict) else default
+            value = read_object(self.path("config.json")).get(name, default)
         try:
             value = type(default)(value)
         except (TypeError, ValueError, OverflowError):
@@ -607,10 +605,9 @@ def settings_path(home: Home) -> str:
 def claude_settings(home: Home) -> dict[str, Any]:
     """What Claude's settings.json says; {} where it is not there, may not be read, or is no JSON object."""
     try:
-        stored = read_json(settings_path(home))
+        return read_object(settings_path(home))
     except OSError:
         return {}
-    return stored if isinstance(stored, dict) else {}
 
 
 class Consent:
@@ -646,10 +643,10 @@ def _is_time(value: Any) -> bool:
 def read_consent(home: Home) -> Optional[Consent]:
     """The consent to capture, or None: then nothing may be captured. Anything unreadable counts as none."""
     try:
-        stored = read_json(home.path("consent.json"))
+        stored = read_object(home.path("consent.json"))
     except OSError:
         return None
-    if not isinstance(stored, dict) or stored.get("format") != CONSENT_FORMAT:
+    if stored.get("format") != CONSENT_FORMAT:
         return None
     given, pauses = stored.get("capture"), stored.get("pauses", [])
     if not isinstance(given, dict) or not _is_time(given.get("at")) or not isinstance(pauses, list):
@@ -1941,13 +1938,14 @@ class Seen:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.names: Optional[list[str]] = None  # the keys of all transcripts of which lines were taken; None: not looked yet
+        self.names: Optional[set[str]] = None  # the keys of all transcripts of which lines were taken; None: not looked yet
         self.parts: dict[str, set[bytes]] = {}  # what keys begin or end with -> the hashes of those transcripts
 
     def of(self, part: str) -> set[bytes]:
         """The hashes of the transcripts whose key begins or ends with `part`: one transcript, or those of kin_parts()."""
         if part not in self.parts:
-            self.names = list_folder(self.home.path("seen")) if self.names is None else self.names
+            if self.names is None:
+                self.names = set(list_folder(self.home.path("seen")))
             self.parts[part] = set()
             for name in self.names:
                 if name.startswith(part) or name.endswith(part):
@@ -1956,8 +1954,8 @@ class Seen:
 
     def add(self, key: str, taken: list[bytes]) -> None:
         """Note what was taken from a transcript, for the captures that follow in this process."""
-        if self.names is not None and key not in self.names[-1:]:
-            self.names.append(key)
+        if self.names is not None:
+            self.names.add(key)
         for part in (key, *kin_parts(key)):
             if part in self.parts:
                 self.parts[part].update(taken)
@@ -7838,16 +7836,15 @@ class Answer:
 
 def team_consent(home: Home) -> str:
     """Read the address of the hub that a person agreed to send to; "" without consent."""
-    stored = read_json(home.path("consent.json"))
-    given = stored.get("team") if isinstance(stored, dict) else None
+    given = read_object(home.path("consent.json")).get("team")
     return str(given.get("url") or "") if isinstance(given, dict) else ""
 
 
 def read_team(home: Home) -> Optional[Team]:
     """Read which team was joined, with consent; None otherwise, and then nothing may be queued or sent."""
-    stored = read_json(home.path("team.json"))
+    stored = read_object(home.path("team.json"))
     token = (read_file(home.path("team-token")) or b"").decode("ascii", "replace").strip()
-    if not isinstance(stored, dict) or stored.get("format") != TEAM_FORMAT or not token:
+    if stored.get("format") != TEAM_FORMAT or not token:
         return None
     return Team(stored, token) if team_consent(home) == stored.get("url") else None
 
@@ -7866,11 +7863,10 @@ def read_team_state(home: Home) -> dict[str, Any]:
     {"cursor": of the last pull, "receipts": bytes of receipts.jsonl looked at, "wait_until": s, "paused": why, "trouble": why}
     """
     state: dict[str, Any] = {"cursor": 0, "receipts": 0, "wait_until": 0.0, "paused": "", "trouble": ""}
-    stored = read_json(home.path("team-state.json"))
-    if isinstance(stored, dict):
-        for name, default in state.items():
-            if isinstance(stored.get(name), (type(default), int)):  # int: JSON of another program has 5 for 5.0
-                state[name] = stored[name]
+    stored = read_object(home.path("team-state.json"))
+    for name, default in state.items():
+        if isinstance(stored.get(name), (type(default), int)):  # int: JSON of another program has 5 for 5.0
+            state[name] = stored[name]
     return state
 
 
@@ -7958,8 +7954,7 @@ class HubLink:
 
 def read_candidate(spool: Spool, state: str, item: Item) -> dict[str, Any]:
     """Read an item of the outbox; {} where it is damaged."""
-    stored = read_json(os.path.join(spool.root, state, item.name))
-    return stored if isinstance(stored, dict) else {}
+    return read_object(os.path.join(spool.root, state, item.name))
 
 
 def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
@@ -10496,10 +10491,9 @@ def uninstall_and_erase(home: Home, tell: Callable[[str], None]) -> list[str]:
 def stored_checkpoint(home: Home, key: str) -> Optional[dict[str, Any]]:
     """A checkpoint as it is stored; {} where none is, or a damaged one; None where it may not be read, as one of root: doctor says so."""
     try:
-        stored = read_json(checkpoint_path(home, key))
+        return read_object(checkpoint_path(home, key))
     except OSError:
         return None
-    return stored if isinstance(stored, dict) else {}
 
 
 def count_memories(home: Home) -> dict[str, int]:
@@ -10774,6 +10768,13 @@ class Evidence:
             self._told = {mark: "" if id in intact else str(id) for mark, id in stored_in.items()}
         return self._told.get(turn_mark(turn.key, text_hash(turn.text)), "")
 
+    def take_message(self, session: str, turn: Turn) -> str:
+        """Where the message is that Stop told and a line's answer repeats; "" where none is. Each such message accounts for one line."""
+        for digest in turn.whole:
+            if self.messages.get((session, digest)):
+                return self.messages[session, digest].pop()
+        return ""
+
     def _note_messages(self, session: str, turns: list[Turn], place: str) -> None:
         for digest in message_marks(turns).values():
             self.messages.setdefault((session, digest), []).append(place)
@@ -10886,9 +10887,7 @@ class Check:
     def _look_for_told(self, evidence: Evidence) -> None:
         """Find answers that were kept by their line and also as Stop told them: such a message is left when every line has its own."""
         for turn in self.by_line.values():
-            places = next((places for places in (evidence.messages.get((self.session, digest)) for digest in turn.whole) if places), None)
-            if places:
-                places.pop()
+            if evidence.take_message(self.session, turn):
                 self.coverage.turns["stored"] -= 1
                 self.coverage.turns["repeated"] += 1
                 _add_range(self.coverage.repeats, turn.start, turn.end)
@@ -10915,14 +10914,14 @@ class Check:
         """Whether the answer was kept as Stop told it; each such message accounts for one line."""
         if turn.line in self.early:
             return True
-        for digest in turn.whole:
-            places = evidence.messages.get((self.session, digest))
-            if places:
-                self.early[turn.line] = places.pop()
-            elif digest in self.messages:
-                self.messages.remove(digest)
-                self.early[turn.line] = "open"
-        return turn.line in self.early
+        place = evidence.take_message(self.session, turn)
+        is_open = next((digest for digest in turn.whole if digest in self.messages), None)
+        if not place and is_open:
+            self.messages.remove(is_open)
+            place = "open"
+        if place:
+            self.early[turn.line] = place
+        return place != ""
 
     def _why_unread(self, turn: Turn) -> str:
         """What becomes of a turn behind all that was captured."""
@@ -11283,10 +11282,10 @@ def _switch(paths: list[str], name: str) -> tuple[str, Any]:
     found: tuple[str, Any] = ("", None)
     for path in paths:
         try:
-            stored = read_json(path)
+            stored = read_object(path)
         except OSError:
             continue
-        if isinstance(stored, dict) and name in stored:
+        if name in stored:
             found = (path, stored[name])
     return found
 
