@@ -860,6 +860,10 @@ REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why, and pe
 )
 
 
+# A rule that begins with a keyword needs a sign of assignment soon after one. This looks for both in lower-case text, ten times faster than
+# the rules do: it ignores no case, and each of its branches begins with a letter.
+_ASSIGNMENT = _KEYWORD.replace(r"\bpw", "pw") + r"[\\\"'\]\s]{0,8}(?: \[none\])?\s{0,3}(?:[:=]|is\b)"
+_ASSIGNING = {rule for rule, (_, _, pattern, *_) in enumerate(REDACTIONS) if pattern.startswith("(?i)" + _KEYWORD)}
 _SIGNS = ("--", "key", "pass", "auth", "organi", "login", "token", "secret", "gh", "gl", *"zqjx@%\\_=:wkv./-")  # the rare ones first
 
 
@@ -917,6 +921,8 @@ def redact(text: str, keep: tuple[str, ...] = ()) -> str:
         for hint, rules in hints if hint in lowered
         for rule in rules
     }
+    if called & _ASSIGNING and not re.search(_ASSIGNMENT, lowered):
+        called -= _ASSIGNING
     for rule in sorted(called):
         kind, _, pattern, _, *also = REDACTIONS[rule]
         if kind not in keep and all(any(literal in lowered for literal in literals) for literals in also):
