@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-5bb2b767a0f7e55f9efb6ca5a586703ce1052a8ced020ff113f27b262dcea91c}
+SHA256=${MEMHOOK_SHA256-05b927b751377e473549f6e705965d36dc59e11c4b724da7cd02eee35547e3e1}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -215,12 +215,17 @@ def now() -> float:
     return time.time()
 
 
+@lru_cache(maxsize=64)
+def _iso_second(seconds: int) -> str:
+    return "%04d-%02d-%02dT%02d:%02d:%02d" % time.gmtime(seconds)[:6]  # strftime writes the year 1 as 1
+
+
 def iso(at: Optional[float]) -> str:
     """-> "2026-01-31T12:00:00.000Z", or "-" where the time is unknown."""
     if at is None:
         return "-"
     seconds, milliseconds = divmod(int(round(at * 1000)), 1000)
-    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(seconds)[:6], milliseconds)  # strftime writes the year 1 as 1
+    return "%s.%03dZ" % (_iso_second(seconds), milliseconds)
 
 
 @lru_cache(maxsize=64)
@@ -864,7 +869,10 @@ REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why, and pe
 # the rules do: it ignores no case, and each of its branches begins with a letter.
 _ASSIGNMENT = _KEYWORD.replace(r"\bpw", "pw") + r"[\\\"'\]\s]{0,8}(?: \[none\])?\s{0,3}(?:[:=]|is\b)"
 _ASSIGNING = {rule for rule, (_, _, pattern, *_) in enumerate(REDACTIONS) if pattern.startswith("(?i)" + _KEYWORD)}
-_SIGNS = ("--", "key", "pass", "auth", "organi", "login", "token", "secret", "gh", "gl", *"zqjx@%\\_=:wkv./-")  # the rare ones first
+_SIGNS = (  # parts of hints, chosen by what a search through prose, code and output costs with them; of a hint, the first one counts
+    "acc", "ivate-", "pw", "login", "secret", "key", "iza", "ia", "pass", "tuu", "ok", "k-", "t-", "users", "_", "%", ":", "=", "sig", "j",
+    "9", "--", "sq", "-", "/", "basic", "1", "phras", "x",
+)
 
 
 def _hints_by_sign() -> list[tuple[str, list[tuple[str, list[int]]]]]:
@@ -4042,10 +4050,14 @@ class transaction:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             if not kind:
-                self.db.execute("COMMIT")
+                self.commit()
         finally:
             if self.db.in_transaction:  # an exception left it, or the COMMIT failed; after some errors SQLite has rolled back by itself
                 self.db.execute("ROLLBACK")
+
+    def commit(self) -> None:
+        """Write what is to be written last, and end it."""
+        self.db.execute("COMMIT")
 
 
 def memory_title(text: str, path: str) -> str:
@@ -8393,29 +8405,30 @@ def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
 # Calls:    add_token -> take_in -> promote, reject; govern -> append_anchors -> audit
 # On error: StateError for a command, Problem for a request.
 
-HUB_FORMAT = 1
+HUB_FORMAT = 2
 HUB_PAGE = 100  # rows of an answer, unless asked for fewer
 HUB_PAGE_CHARS = 1 << 20  # of contents in an answer
 HUB_WORDS = 24  # words of a search that are weighed: those that no memory has cost little, and do not count
 HUB_WORDS_READ = 2_000  # and so many are looked at to find them: a query may be a pasted log
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
-HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on seven pages, and all of each is synced: half as many bytes as by default
-HUB_CHECKPOINT_PAGES = 8_000  # 16 MB: intakes rewrite the same few pages, and a longer log moves each of them once
+HUB_CHAIN_BITS = 40  # a receipt's row is its chain's number << 40 | seq: a chain lies in one piece, and the next is put at its end
+HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on eight pages, and all of each is synced: half as many bytes as by default
+HUB_CHECKPOINT_PAGES = 16_000  # 32 MB: intakes rewrite the same few pages, and a longer log moves each of them once
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
 GOVERNOR = "hub:govern"  # who decides by policy; no token can have this name
 NO_HASH = "0" * 64  # what the first receipt of a chain follows
 
+# A page of candidates is found by candidates_status alone, in its order, also a member's own: each index more is written at every intake.
 _HUB_SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE candidates(
   id TEXT NOT NULL, tenant TEXT NOT NULL, title TEXT NOT NULL, content TEXT NOT NULL, content_hash TEXT NOT NULL, actor TEXT NOT NULL,
-  status TEXT NOT NULL DEFAULT 'inbox', at TEXT NOT NULL DEFAULT '', PRIMARY KEY(tenant, id));
+  status TEXT NOT NULL DEFAULT 'inbox', at TEXT NOT NULL DEFAULT '', number INTEGER PRIMARY KEY, UNIQUE(tenant, id));
 CREATE INDEX candidates_hash ON candidates(tenant, content_hash);
-CREATE INDEX candidates_status ON candidates(tenant, status);
-CREATE INDEX candidates_actor ON candidates(tenant, actor, status);
+CREATE INDEX candidates_status ON candidates(tenant, status, number, actor);
 CREATE TABLE receipts(
   tenant TEXT NOT NULL, seq INTEGER NOT NULL, kind TEXT NOT NULL, at TEXT NOT NULL, actor TEXT NOT NULL, detail TEXT NOT NULL,
-  prev_hash TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY(tenant, seq)) WITHOUT ROWID;
+  prev_hash TEXT NOT NULL, hash TEXT NOT NULL, number INTEGER PRIMARY KEY);
 CREATE TABLE chains(number INTEGER PRIMARY KEY, tenant TEXT UNIQUE NOT NULL, count INTEGER NOT NULL, head TEXT NOT NULL);
 CREATE TABLE memories(
   number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, title TEXT NOT NULL, content TEXT NOT NULL,
@@ -8423,7 +8436,7 @@ CREATE TABLE memories(
 CREATE UNIQUE INDEX memories_seq ON memories(tenant, seq);
 CREATE TABLE tokens(
   id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, hash TEXT NOT NULL, at TEXT NOT NULL,
-  revoked TEXT NOT NULL DEFAULT '');
+  revoked TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
 CREATE UNIQUE INDEX tokens_name ON tokens(tenant, name) WHERE revoked = '';
 """
 
@@ -8435,6 +8448,11 @@ class Problem(Exception):
         super().__init__(detail)
         self.status = status
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def no_valid_token() -> Problem:
+    """What a client is told of no token, a wrong one and a revoked one, without a difference."""
+    return Problem(401, "a valid token is needed", WWW_Authenticate="Bearer")
 
 
 # ---- the database
@@ -8526,6 +8544,7 @@ def visible(caller: Caller) -> tuple[str, list[Any]]:
 
 _CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 _RECEIPT_COLUMNS = "tenant, seq, kind, at, actor, detail, prev_hash, hash"
+_APPEND = "INSERT INTO receipts(%s, number) VALUES(?,?,?,?,?,?,?,?,?)" % _RECEIPT_COLUMNS
 
 
 def canonical(value: Any) -> str:
@@ -8533,25 +8552,58 @@ def canonical(value: Any) -> str:
     return _CANONICAL.encode(value)
 
 
-def receipt_hash(receipt: dict[str, Any]) -> str:
-    """Take the SHA-256 of the canonical JSON of all of a receipt but its own hash."""
-    hashed = {name: value for name, value in receipt.items() if name != "hash"}
-    return file_hash(canonical(hashed).encode("utf-8", "replace"))
+def receipt_hash(columns: Any) -> str:
+    """Take the SHA-256 of a receipt's columns but its own hash, in the order of _RECEIPT_COLUMNS, one to a line, in UTF-8.
 
-
-def append_receipt(db: Any, caller: Caller, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
-    """Write the next receipt of a tenant's chain, in the transaction of what it tells of; -> the receipt.
-
-    {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes, no text, "prev_hash", "hash"}
+    None is written with a line end in it, so that another division of the same text has more lines.
     """
-    count, head = db.execute("SELECT count, head FROM chains WHERE tenant = ?", (caller.tenant,)).fetchone()
-    receipt = {"tenant": caller.tenant, "seq": count + 1, "kind": kind, "at": iso(now()), "actor": caller.name,
-               "detail": detail, "prev_hash": head}
-    receipt["hash"] = receipt_hash(receipt)
-    db.execute("INSERT INTO receipts(%s) VALUES(?,?,?,?,?,?,?,?)" % _RECEIPT_COLUMNS,
-               (caller.tenant, count + 1, kind, receipt["at"], caller.name, canonical(detail), head, receipt["hash"]))
-    db.execute("UPDATE chains SET count = ?, head = ? WHERE tenant = ?", (count + 1, receipt["hash"], caller.tenant))
-    return receipt
+    return file_hash("\n".join(map(str, columns)).encode("utf-8", "replace"))
+
+
+class Chains(transaction):
+    """A transaction that appends receipts: where a chain ends is read once, and written once, before the COMMIT.
+
+    `at`: when it began, which stands for all that is done in it.
+    """
+
+    def __enter__(self) -> Chains:
+        super().__enter__()
+        self.at = iso(now())
+        self.ends: dict[str, tuple[int, int, str]] = {}  # tenant -> its chain's number, and the last receipt's seq and hash
+        return self
+
+    def append(self, caller: Caller, kind: str, detail: dict[str, Any]) -> int:
+        """Write the next receipt of a tenant's chain, in the transaction of what it tells of; -> its seq.
+
+        {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes, no text, "prev_hash", "hash"}
+        """
+        tenant = caller.tenant
+        if tenant not in self.ends:
+            self.ends[tenant] = self.db.execute("SELECT number, count, head FROM chains WHERE tenant = ?", (tenant,)).fetchone()
+        chain, count, head = self.ends[tenant]
+        seq = count + 1
+        columns = (tenant, seq, kind, self.at, caller.name, canonical(detail), head)
+        hash = receipt_hash(columns)
+        self.db.execute(_APPEND, (*columns, hash, chain << HUB_CHAIN_BITS | seq))
+        self.ends[tenant] = chain, seq, hash
+        return seq
+
+    def commit(self) -> None:
+        """Note where each chain ends now, in the same transaction."""
+        ends = [(count, head, number) for number, count, head in self.ends.values()]
+        self.db.executemany("UPDATE chains SET count = ?, head = ? WHERE number = ?", ends)
+        super().commit()
+
+
+def chain_number(db: Any, tenant: str) -> int:
+    """Tell the number of a tenant, 0 where it has none."""
+    return (db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone() or (0,))[0]
+
+
+def chain_rows(db: Any, tenant: str) -> tuple[int, int]:
+    """Tell between which two rows the receipts of a tenant lie, the first of which is none."""
+    first = chain_number(db, tenant) << HUB_CHAIN_BITS
+    return first, first + (1 << HUB_CHAIN_BITS) - 1
 
 
 def parse_receipt(row: dict[str, Any]) -> dict[str, Any]:
@@ -8565,39 +8617,45 @@ def parse_receipt(row: dict[str, Any]) -> dict[str, Any]:
 def list_receipts(db: Any, caller: Caller, after: int, limit: int) -> list[dict[str, Any]]:
     """Read the receipts after a number that the caller may see, in order. Raises ValueError for one that was damaged."""
     seen, values = visible(caller)
-    statement = "SELECT %s FROM receipts WHERE %s AND seq > ? ORDER BY seq LIMIT ?" % (_RECEIPT_COLUMNS, seen)
-    return [parse_receipt(row) for row in read_rows(db, statement, [*values, after, limit])]
+    first, last = chain_rows(db, caller.tenant)
+    statement = "SELECT %s FROM receipts WHERE %s AND number > ? AND number <= ? ORDER BY number LIMIT ?" % (_RECEIPT_COLUMNS, seen)
+    return [parse_receipt(row) for row in read_rows(db, statement, [*values, first + after, last, limit])]
 
 
 # ---- candidates and memories
 
 
-def take_in(db: Any, caller: Caller, candidate: dict[str, str]) -> dict[str, Any]:
-    """Put a candidate into the inbox, within a transaction; -> {"id", "status", "duplicate"}. Raises Problem 409.
+_KNOWN = """
+SELECT EXISTS (SELECT 1 FROM tokens WHERE id = ?4 AND revoked = ''),
+  coalesce((SELECT number FROM candidates WHERE tenant = ?1 AND id = ?2),
+           (SELECT number FROM candidates WHERE tenant = ?1 AND content_hash = ?3 ORDER BY number LIMIT 1))
+"""
+
+
+def take_in(chains: Chains, caller: Caller, candidate: dict[str, str]) -> dict[str, Any]:
+    """Put a candidate into the inbox; -> {"id", "status", "duplicate"}. Raises Problem 401 where the token was revoked meanwhile, 409.
 
     Two layers: the id finds a request that is sent again, the hash of the content finds the same content under any other id.
     """
-    tenant = caller.tenant
-    id, content = candidate["id"], candidate["content"]
+    db, tenant, id, content = chains.db, caller.tenant, candidate["id"], candidate["content"]
     digest = file_hash(content.encode("utf-8"))
-    same_id = "SELECT id, status, content_hash FROM candidates WHERE tenant = ? AND id = ?"
-    same_content = "SELECT id, status FROM candidates WHERE tenant = ? AND content_hash = ? ORDER BY rowid LIMIT 1"
-    known = db.execute(same_id, (tenant, id)).fetchone()
-    if known and known[2] != digest:
-        raise Problem(409, "this id belongs to other content")
-    if not known:
-        known = db.execute(same_content, (tenant, digest)).fetchone()
-    if known:
+    holds, number = db.execute(_KNOWN, (tenant, id, digest, caller.token)).fetchone()
+    if not holds:
+        raise no_valid_token()
+    if number:
+        known = db.execute("SELECT id, status, content_hash FROM candidates WHERE number = ?", (number,)).fetchone()
+        if known[2] != digest:
+            raise Problem(409, "this id belongs to other content")
         return {"id": known[0], "status": known[1], "duplicate": True}
-    receipt = append_receipt(db, caller, "proposed", {"id": id, "content_hash": digest})
-    db.execute("INSERT INTO candidates(id, tenant, title, content, content_hash, actor, status, at) VALUES(?,?,?,?,?,?,'inbox',?)",
-               (id, tenant, candidate["title"], content, digest, caller.name, receipt["at"]))
+    chains.append(caller, "proposed", {"id": id, "content_hash": digest})
+    db.execute("INSERT INTO candidates(id, tenant, title, content, content_hash, actor, at) VALUES(?,?,?,?,?,?,?)",
+               (id, tenant, candidate["title"], content, digest, caller.name, chains.at))
     return {"id": id, "status": "inbox", "duplicate": False}
 
 
 def words_table(db: Any, tenant: str) -> str:
     """Name the table that has the full text of a tenant's memories."""
-    return "words_%d" % db.execute("SELECT number FROM chains WHERE tenant = ?", (tenant,)).fetchone()[0]
+    return "words_%d" % chain_number(db, tenant)
 
 
 def begin_tenant(db: Any, tenant: str) -> None:
@@ -8621,20 +8679,22 @@ def holds_secret(title: str, content: str) -> bool:
     return redact(both) != both
 
 
-def make_memory(db: Any, caller: Caller, id: str) -> None:
-    """Make a memory of a candidate that was found to hold no secret, with its receipt, within a transaction."""
+def make_memory(chains: Chains, caller: Caller, id: str) -> None:
+    """Make a memory of a candidate that was found to hold no secret, with its receipt."""
+    db = chains.db
     found = db.execute("SELECT title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id))
     title, content, by = found.fetchone()
     db.execute("UPDATE candidates SET status = 'promoted' WHERE tenant = ? AND id = ?", (caller.tenant, id))
-    receipt = append_receipt(db, caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
+    seq = chains.append(caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
     cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
-                        (caller.tenant, id, receipt["seq"], title, content, by, caller.name, receipt["at"]))
+                        (caller.tenant, id, seq, title, content, by, caller.name, chains.at))
     db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % words_table(db, caller.tenant),
                (cursor.lastrowid, *word_columns(title, content)))
 
 
-def promote(db: Any, caller: Caller, id: str) -> str:
-    """Do what an admin decided, within a transaction; -> the candidate's status. Raises Problem 404, 409, 422."""
+def promote(chains: Chains, caller: Caller, id: str) -> str:
+    """Do what an admin decided; -> the candidate's status. Raises Problem 404, 409, 422."""
+    db = chains.db
     row = db.execute("SELECT status, title, content FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
     if row is None:
         raise Problem(404, "there is nothing here")
@@ -8646,16 +8706,16 @@ def promote(db: Any, caller: Caller, id: str) -> str:
         raise Problem(409, "only what is in the inbox, or was rejected from there, can be promoted")
     if holds_secret(title, content):
         raise Problem(422, "it holds a secret or private text")
-    make_memory(db, caller, id)
+    make_memory(chains, caller, id)
     return "promoted"
 
 
-def reject(db: Any, caller: Caller, id: str) -> str:
-    """Take a candidate out of the inbox, within a transaction; -> its status. Raises Problem 404.
+def reject(chains: Chains, caller: Caller, id: str) -> str:
+    """Take a candidate out of the inbox; -> its status. Raises Problem 404.
 
     A memory becomes a tombstone, for good, and its text leaves the memories.
     """
-    tenant = caller.tenant
+    db, tenant = chains.db, caller.tenant
     row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
     if row is None:
         raise Problem(404, "there is nothing here")
@@ -8663,12 +8723,12 @@ def reject(db: Any, caller: Caller, id: str) -> str:
         return "rejected"
     db.execute("UPDATE candidates SET status = 'rejected' WHERE tenant = ? AND id = ?", (tenant, id))
     memory = db.execute("SELECT number, title, content FROM memories WHERE tenant = ? AND id = ? AND NOT gone", (tenant, id)).fetchone()
-    receipt = append_receipt(db, caller, "retracted" if memory else "rejected", {"id": id})
+    seq = chains.append(caller, "retracted" if memory else "rejected", {"id": id})
     if memory:
         number, title, content = memory
         db.execute("INSERT INTO {0}({0}, rowid, title, content) VALUES('delete',?,?,?)".format(words_table(db, tenant)),
                    (number, *word_columns(title, content)))  # without a copy of the text, FTS5 must be told what to take out
-        db.execute("UPDATE memories SET gone = 1, seq = ?, title = '', content = '' WHERE number = ?", (receipt["seq"], number))
+        db.execute("UPDATE memories SET gone = 1, seq = ?, title = '', content = '' WHERE number = ?", (seq, number))
     return "rejected"
 
 
@@ -8685,9 +8745,9 @@ def cut_page(rows: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any
 def list_candidates(db: Any, caller: Caller, status: str, after: str, limit: int) -> dict[str, Any]:
     """Read a page of what the caller may see, the oldest first; -> {"candidates": [...], "next": id to go on after, or ""}."""
     seen, values = visible(caller)
-    start = db.execute("SELECT rowid FROM candidates WHERE %s AND id = ?" % seen, [*values, after]).fetchone() or (0,)
+    start = db.execute("SELECT number FROM candidates WHERE %s AND id = ?" % seen, [*values, after]).fetchone() or (0,)
     rows = read_rows(db, "SELECT id, title, content, content_hash, actor, status, at FROM candidates"
-                     " WHERE %s AND status = ? AND rowid > ? ORDER BY rowid LIMIT ?" % seen, [*values, status, start[0], limit + 1])
+                     " WHERE %s AND status = ? AND number > ? ORDER BY number LIMIT ?" % seen, [*values, status, start[0], limit + 1])
     page, more = cut_page(list(rows), limit)
     return {"candidates": page, "next": page[-1]["id"] if more else ""}
 
@@ -8785,17 +8845,17 @@ def list_tokens(db: Any) -> list[dict[str, str]]:
 
 
 def find_caller(db: Any, authorization: str) -> Caller:
-    """Tell whose token it is. Raises Problem 401, the same for none, a wrong one and a revoked one."""
+    """Tell whose token it is. Raises Problem 401."""
     import hmac
     given = ""
     row = None
-    match = re.fullmatch(r"(?i:bearer) +(mhk_([0-9a-f]{12})_[A-Za-z0-9_-]{43})", authorization)
+    match = re.fullmatch(r"(?i:bearer) {1,4}(mhk_([0-9a-f]{12})_[A-Za-z0-9_-]{43})", authorization)
     if match:
         given = file_hash(match.group(1).encode())
         row = db.execute("SELECT id, tenant, name, role, hash, revoked FROM tokens WHERE id = ?", (match.group(2),)).fetchone()
     stored = row[4] if row else NO_HASH
     if not hmac.compare_digest(given, stored) or row is None or row[5]:
-        raise Problem(401, "a valid token is needed", WWW_Authenticate="Bearer")
+        raise no_valid_token()
     return Caller(*row[:4])
 
 
@@ -8804,11 +8864,11 @@ def find_caller(db: Any, authorization: str) -> Caller:
 
 def judge(db: Any, tenant: str, id: str) -> tuple[str, str]:
     """Judge one candidate of the inbox by its text and what came before it; -> (verdict, id of what a duplicate repeats)."""
-    found = db.execute("SELECT rowid, title, content FROM candidates WHERE tenant = ? AND id = ?", (tenant, id))
+    found = db.execute("SELECT number, title, content FROM candidates WHERE tenant = ? AND id = ?", (tenant, id))
     number, title, content = found.fetchone()
     if holds_secret(title, content):
         return "quarantined", ""
-    earlier = "SELECT id FROM candidates WHERE tenant = ? AND content_hash = ? AND rowid < ? ORDER BY rowid LIMIT 1"
+    earlier = "SELECT id FROM candidates WHERE tenant = ? AND content_hash = ? AND number < ? ORDER BY number LIMIT 1"
     original = db.execute(earlier, (tenant, file_hash(content.encode("utf-8", "replace")), number)).fetchone()
     if original:
         return "duplicate", original[0]
@@ -8823,24 +8883,24 @@ def governor(tenant: str) -> Caller:
 def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str, int]:
     """Change the status of candidates that get no receipt of their own, and write the one receipt of them all: together or not at all."""
     detail: dict[str, dict[str, str]] = {"quarantined": {}, "duplicate": {}}  # id -> id of what it repeats
-    with transaction(db):
+    with Chains(db) as chains:
         for id, status, original in verdicts:
             # somebody may have decided since it was judged: what is not in the inbox any more stays as it is
             changed = db.execute("UPDATE candidates SET status = ? WHERE tenant = ? AND id = ? AND status = 'inbox'", (status, tenant, id))
             if changed.rowcount:
                 detail[status][id] = original
         if any(detail.values()):
-            append_receipt(db, governor(tenant), "governed", detail)
+            chains.append(governor(tenant), "governed", detail)
     return {status: len(ids) for status, ids in detail.items()}
 
 
 def promote_judged(db: Any, tenant: str, id: str) -> bool:
     """Make a memory by policy of what judge() let through and is still in the inbox; False where an admin was faster."""
-    with transaction(db):
+    with Chains(db) as chains:
         row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
         if row != ("inbox",):
             return False
-        make_memory(db, governor(tenant), id)
+        make_memory(chains, governor(tenant), id)
         return True
 
 
@@ -8854,7 +8914,7 @@ def govern(db: Any, hold: bool) -> dict[str, int]:
     done = dict.fromkeys(("promoted", "quarantined", "duplicate", "left"), 0)
     for (tenant,) in db.execute("SELECT DISTINCT tenant FROM candidates WHERE status = 'inbox' ORDER BY tenant").fetchall():
         deferred = []
-        for (id,) in db.execute("SELECT id FROM candidates WHERE tenant = ? AND status = 'inbox' ORDER BY rowid", (tenant,)).fetchall():
+        for (id,) in db.execute("SELECT id FROM candidates WHERE tenant = ? AND status = 'inbox' ORDER BY number", (tenant,)).fetchall():
             verdict, original = judge(db, tenant, id)
             if verdict != "promoted":
                 deferred.append((id, verdict, original))
@@ -8903,15 +8963,16 @@ class Audit:
 
     def follow(self) -> None:
         """Check every receipt in order: the one it follows, and its own hash, which covers its number."""
-        receipts = "SELECT %s FROM receipts WHERE tenant = ? ORDER BY seq" % _RECEIPT_COLUMNS
-        for row in read_rows(self.db, receipts, (self.tenant,)):
+        first, last = chain_rows(self.db, self.tenant)
+        receipts = "SELECT %s FROM receipts WHERE number > ? AND number <= ? ORDER BY number" % _RECEIPT_COLUMNS
+        for row in read_rows(self.db, receipts, (first, last)):
             try:
                 receipt = parse_receipt(row)
             except (ValueError, TypeError, RecursionError):
                 receipt = {}
             if row["prev_hash"] != self.heads[-1]:
                 self.find("receipt %s does not follow the one before it: removed, inserted or in another order" % row["seq"])
-            if not receipt or receipt_hash(receipt) != row["hash"]:
+            if not receipt or receipt_hash(list(row.values())[:-1]) != row["hash"]:
                 self.find("receipt %s was changed" % row["seq"])
             self.heads.append(str(row["hash"]))
             self.note(str(receipt.get("kind")), receipt.get("detail"))
@@ -8957,6 +9018,12 @@ class Audit:
             self.find("the anchor of %s does not hold: receipt %s is gone or another" % (anchor.get("at"), count))
 
 
+_STRAY = """
+SELECT receipts.tenant, count(*) FROM receipts LEFT JOIN chains ON chains.tenant = receipts.tenant
+WHERE receipts.number IS NOT chains.number * %d + receipts.seq GROUP BY receipts.tenant
+""" % (1 << HUB_CHAIN_BITS)
+
+
 def audit(db: Any, anchors: str) -> dict[str, Any]:
     """Check every chain against itself, the candidates and the anchors, and change nothing.
 
@@ -8968,8 +9035,11 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
     named = "SELECT tenant FROM chains UNION SELECT tenant FROM receipts UNION SELECT tenant FROM candidates"
     tenants.update(tenant for (tenant,) in db.execute(named))
     checks = [Audit(db, tenant) for tenant in sorted(tenants)]
+    stray = dict(db.execute(_STRAY))
     for check in checks:
         check.follow()
+        if check.tenant in stray:
+            check.find("%s of its receipts are not in their place: inserted or renumbered" % stray[check.tenant])
         check.compare()
         for anchor in anchored:
             if anchor.get("tenant") == check.tenant:
@@ -8991,6 +9061,7 @@ HUB_PORT = 8377
 HUB_THREADS = 64  # connections served at once; the one that waits longest makes room for a new one
 HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
+HUB_HEADERS = {"host", "origin", "authorization", "connection", "expect", "content-length", "transfer-encoding"}  # that decide something
 HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
 HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads
 HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
@@ -9012,12 +9083,14 @@ class Quota:
     def take(self, token: str) -> float:
         """Count one request; -> 0.0, or the seconds to wait where it is one too many, which is not counted."""
         from collections import deque
+        if not self.limit:
+            return 0.0
         at = time.monotonic()  # a clock that is set must not open or close the window
         with self.lock:
             times = self.times.setdefault(token, deque())
             while times and at - times[0] >= self.window_seconds:
                 times.popleft()
-            if self.limit and len(times) >= self.limit:
+            if len(times) >= self.limit:
                 return self.window_seconds - (at - times[0])
             times.append(at)
             return 0.0
@@ -9039,12 +9112,12 @@ class Writer:
         self.lock = threading.Lock()
         self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 
-    def submit(self, work: Callable[[Any], Any]) -> Any:
-        """Run work(db) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
+    def submit(self, work: Callable[[Chains], Any]) -> Any:
+        """Run work(chains) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
         job: list[Any] = [work]
         self.waiting.append(job)
         with self.lock:
-            while len(job) == 1:  # more may wait than share a commit
+            if len(job) == 1:
                 self._commit_waiting()
         result = job[1]
         if isinstance(result, Problem):
@@ -9052,23 +9125,33 @@ class Writer:
         return result
 
     def _commit_waiting(self) -> None:
+        """Do all that waits, and what comes meanwhile, in one transaction. It has an end: no thread has more than one job."""
         import sqlite3
-        jobs = [self.waiting.popleft() for _ in range(len(self.waiting))]  # at most one of each thread
-        results: list[Any] = [Problem(500, "the hub failed; this was not done")] * len(jobs)
+        jobs: list[Any] = []
+        results: list[Any] = []
+        failure = Problem(500, "the hub failed; this was not done")
         try:
-            with transaction(self.db):
-                done = [self._run(job[0]) for job in jobs]
+            self._take_waiting(jobs)
+            with Chains(self.db) as chains:
+                done = []
+                for job in jobs:
+                    done.append(self._run(job[0], chains))
+                    self._take_waiting(jobs)
             results = done
         except sqlite3.Error as error:  # busy, full, read-only, a trigger: nothing of the group is done, and each may come again
             log(self.home, "hub-not-written", error=type(error).__name__, why=str(error)[:100])
-            results = [Problem(503, "the hub cannot write now; this was not done", Retry_After="1")] * len(jobs)
+            failure = Problem(503, "the hub cannot write now; this was not done", Retry_After="1")
         finally:
-            for job, result in zip(jobs, results):
+            for job, result in zip(jobs, results or [failure] * len(jobs)):
                 job.append(result)
 
-    def _run(self, work: Callable[[Any], Any]) -> Any:
+    def _take_waiting(self, jobs: list[Any]) -> None:
+        while self.waiting:
+            jobs.append(self.waiting.popleft())
+
+    def _run(self, work: Callable[[Chains], Any], chains: Chains) -> Any:
         try:
-            return work(self.db)
+            return work(chains)
         except Problem as problem:  # said before it wrote anything: the others of the group are not concerned
             return problem
 
@@ -9082,6 +9165,7 @@ class Hub:
         open_hub(path).close()
         self.writer = Writer(home, path)
         self.free: list[Any] = []  # reading connections that no thread uses now
+        self.callers: dict[str, Caller] = {}  # Authorization header -> whose it was when it came first
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
         """Run work(db, *values) on a reading connection, and return what it returns. Raises sqlite3.Error."""
@@ -9094,6 +9178,13 @@ class Hub:
         finally:
             self.free.append(db)
 
+    def caller(self, authorization: str, intake: bool) -> Caller:
+        """Tell whose token it is. Raises Problem 401. For an intake it is looked up once: take_in() asks whether the token still holds."""
+        caller = self.callers.get(authorization) if intake else None
+        if caller is None:
+            caller = self.callers[authorization] = self.read(find_caller, authorization)
+        return caller
+
 
 # ---- requests
 
@@ -9101,16 +9192,9 @@ class Hub:
 class HubRequest:
     """What the API sees of a request; HubHandler fills it in, anew for each.
 
-    command: GET, POST, ...; path: without the query; query: {name: value}; headers: {lower case name: [value]}, read by header();
-    body: None until all of it has come; caller: None where anybody may ask; route: the function that answers, None where none is found.
+    command: GET, POST, ...; path: without the query; query: {name: value}; headers: {lower case name: value}; body: None until all of it
+    has come; caller: None where anybody may ask; route: the function that answers, None where none is found.
     """
-
-    def header(self, name: str) -> str:
-        """Read a header, "" where there is none. Raises Problem 400 where it stands twice: two programs could read that in two ways."""
-        values = self.headers.get(name, [""])
-        if len(values) > 1:
-            raise Problem(400, "a header stands twice")
-        return values[0]
 
     def number(self, name: str, default: int) -> int:
         """Read a number from the query. Raises Problem 400."""
@@ -9128,12 +9212,18 @@ class HubRequest:
 _HEAD = rb"[A-Z]{1,16} /[!-~]{0,8000} HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n){0,100}\r\n"
 
 
-def read_head(stream: Any) -> bytes:
-    """Read a request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
+def _read_head_lines(stream: Any) -> bytes:
     head = line = stream.readline(HUB_HEAD_BYTES + 1)
     while line not in (b"", b"\r\n") and len(head) <= HUB_HEAD_BYTES:
         line = stream.readline(HUB_HEAD_BYTES + 1 - len(head))
         head += line
+    return head
+
+
+def read_head(stream: Any) -> bytes:
+    """Read a request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
+    end = stream.peek().find(b"\r\n\r\n")  # nearly always all of it comes at once
+    head = stream.read(end + 4) if end >= 0 else _read_head_lines(stream)
     if len(head) > HUB_HEAD_BYTES:
         raise Problem(431, "the head is longer than %d bytes" % HUB_HEAD_BYTES)
     if head and not re.fullmatch(_HEAD, head):
@@ -9163,7 +9253,7 @@ def body_length(request: HubRequest, takes_body: bool) -> int:
     """Tell how many bytes follow the head. Raises Problem 411, 413, 400 before one of them is read."""
     if "transfer-encoding" in request.headers:
         raise Problem(411, "send the body whole, with a Content-Length")
-    text = request.header("content-length")
+    text = request.headers.get("content-length", "")
     if not text and takes_body:
         raise Problem(411, "a Content-Length is needed")
     if not re.fullmatch(r"[0-9]{0,18}", text):
@@ -9180,11 +9270,13 @@ def parse_proposal(body: bytes, tenant: str) -> dict[str, str]:
         given = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise Problem(400, "the body is no JSON")
-    if not isinstance(given, dict) or not all(isinstance(given.get(name, ""), str) for name in ("id", "title", "content")):
+    if not isinstance(given, dict):
+        given = {"title": None}  # is refused as that is
+    id, title, content = given.get("id", ""), given.get("title", ""), given.get("content", "")
+    if not (isinstance(id, str) and isinstance(title, str) and isinstance(content, str)):
         raise Problem(400, 'the body must be an object with the strings "title" and "content"')
-    title = _whole_text(" ".join(given.get("title", "").split()))
-    content = _whole_text(given.get("content", ""))
-    id = given.get("id") or content_id(tenant, title, content)
+    title, content = _whole_text(" ".join(title.split())), _whole_text(content)
+    id = id or content_id(tenant, title, content)
     if not title or len(title) > 2 * TITLE_CHARS or not content.strip():
         raise Problem(400, 'a "title" of at most %d characters and a "content" are needed' % (2 * TITLE_CHARS))
     if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", id):
@@ -9211,7 +9303,7 @@ def api_propose(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     """Take a candidate in; it is durable when this returns."""
     caller = request.caller
     proposal = parse_proposal(request.body, caller.tenant)
-    return 201, hub.writer.submit(lambda db: take_in(db, caller, proposal))
+    return 201, hub.writer.submit(lambda chains: take_in(chains, caller, proposal))
 
 
 def api_candidates(hub: Hub, request: HubRequest) -> tuple[int, Any]:
@@ -9227,7 +9319,7 @@ def api_decide(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     caller = request.caller
     id, verb = request.path.split("/")[3:5]
     decide = promote if verb == "promote" else reject
-    return 200, {"id": id, "status": hub.writer.submit(lambda db: decide(db, caller, id))}
+    return 200, {"id": id, "status": hub.writer.submit(lambda chains: decide(chains, caller, id))}
 
 
 def api_memories(hub: Hub, request: HubRequest) -> tuple[int, Any]:
@@ -9278,17 +9370,17 @@ def admit(hub: Hub, request: HubRequest, address: str) -> int:
     names = (address, *hub.hosts)
     if address in ("127.0.0.1", "::1"):
         names += ("localhost", "127.0.0.1", "::1")
-    host, origin = request.header("host"), request.header("origin")
+    host, origin = request.headers.get("host"), request.headers.get("origin")
     if not host:
         raise Problem(400, "a Host header is needed")
     if host_name(host) not in names or (origin and host_name(origin) not in names):
         raise Problem(403, "this host does not answer to that name")
     role, request.route = find_route(request.command, request.path)
+    intake = request.route is api_propose
     if role:
-        request.caller = hub.read(find_caller, request.header("authorization"))
+        request.caller = hub.caller(request.headers.get("authorization", ""), intake)
         if role == "admin" and request.caller.role != "admin":
             raise Problem(403, "an admin's token is needed")
-    intake = request.route is api_propose
     length = body_length(request, intake)
     if intake:
         wait_seconds = hub.quota.take(request.caller.token)
@@ -9302,13 +9394,18 @@ def admit(hub: Hub, request: HubRequest, address: str) -> int:
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
+@lru_cache(64)
+def head_begin(status: int, kind: str) -> bytes:
+    """Write the part of an answer's head that its status and its media type decide."""
+    from http.client import responses
+    return ("HTTP/1.1 %d %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n" % (status, responses[status], kind)).encode("latin-1")
+
+
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
     """Write head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
-    from http.client import responses
     body = _COMPACT.encode(value).encode("utf-8", "replace") + b"\n"
-    head = "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n"
-    more = "".join("%s: %s\r\n" % header for header in headers.items())
-    return (head % (status, responses[status], kind, len(body)) + more + "\r\n").encode("latin-1") + body
+    more = "".join("%s: %s\r\n" % header for header in headers.items()).encode("latin-1")
+    return b"%s%sContent-Length: %d\r\n\r\n%s" % (head_begin(status, kind), more, len(body), body)
 
 
 def render_problem(problem: Problem, headers: dict[str, str]) -> bytes:
@@ -9324,6 +9421,11 @@ class HubHandler(HubRequest):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = HUB_WAIT_SECONDS
+
+    def setup(self) -> None:
+        """Begin with a connection."""
+        super().setup()
+        self.address = self.connection.getsockname()[0]
 
     def handle_one_request(self) -> None:
         """Read a request and answer it; `close_connection` tells whether there may be another."""
@@ -9357,10 +9459,14 @@ class HubHandler(HubRequest):
         self.command, target, version = first.split(" ")
         self.path, _, query = target.partition("?")
         self.headers = {}
-        for name, _, value in (line.partition(":") for line in lines):
-            self.headers.setdefault(name.lower(), []).append(value.strip(" \t"))
+        for line in lines:
+            name, _, value = line.partition(":")
+            name = name.lower()
+            if name in self.headers and name in HUB_HEADERS:
+                raise Problem(400, "a header stands twice")  # two programs could read that in two ways
+            self.headers[name] = value.strip(" \t")
         self.query = parse_query(query) if query else {}
-        asked = self.header("connection").lower()
+        asked = self.headers.get("connection", "").lower()
         if version == "HTTP/1.0":
             self.close_connection = asked != "keep-alive"
         else:
@@ -9368,14 +9474,14 @@ class HubHandler(HubRequest):
 
     def answer(self) -> None:
         """Decide, read the body, and send what the API says. Raises Problem."""
-        self.body = self.read_body(admit(self.server.hub, self, self.connection.getsockname()[0]))
+        self.body = self.read_body(admit(self.server.hub, self, self.address))
         self.server.waiting.pop(self, None)
         status, value = self.route(self.server.hub, self)
         self.wfile.write(render_answer(status, value, self.last_headers()))
 
     def read_body(self, length: int) -> bytes:
         """Read the body. Raises ConnectionError where the client goes before its last byte."""
-        if length and self.header("expect").lower() == "100-continue":
+        if length and self.headers.get("expect", "").lower() == "100-continue":
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = self.rfile.read(length)
         if len(body) < length:

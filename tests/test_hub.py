@@ -264,6 +264,48 @@ def test_where_the_receipt_of_a_decision_or_an_intake_fails_nothing_of_it_is_don
     assert quiet.run("audit").returncode == 0
 
 
+def test_writes_that_come_while_one_is_done_share_its_commit_and_none_pays_for_another(tmp_path):
+    home = memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    path = str(tmp_path / "hub.db")
+    db = memhook.open_hub(path)
+    caller = memhook.find_caller(db, "Bearer " + memhook.add_token(db, "team", "ann", "member"))
+    db.close()
+    writer = memhook.Writer(home, path)
+    statements, results = [], {}
+    writer.db.set_trace_callback(statements.append)
+    begun, all_wait = threading.Event(), threading.Event()
+
+    def take(chains, number):
+        if number == 0:
+            begun.set()
+            assert all_wait.wait(30)
+        if number % 3 == 2:
+            raise memhook.Problem(409, "no")
+        return memhook.take_in(chains, caller, {"id": "c%d" % number, "title": "T", "content": "Number %d." % number})["id"]
+
+    def submit(number):
+        try:
+            results[number] = writer.submit(lambda chains: take(chains, number))
+        except memhook.Problem as problem:
+            results[number] = problem.status
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(12)]
+    threads[0].start()
+    assert begun.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    while len(writer.waiting) < 11:
+        time.sleep(0.001)
+    all_wait.set()
+    for thread in threads:
+        thread.join(30)
+    assert results == {number: 409 if number % 3 == 2 else "c%d" % number for number in range(12)}
+    assert statements.count("COMMIT") == 1
+    assert memhook.audit(writer.db, "")["findings"] == []
+    assert writer.db.execute("SELECT count(*) FROM receipts").fetchone()[0] == 8
+    writer.db.close()
+
+
 def test_govern_with_hold_promotes_nothing(quiet):
     fill_inbox(quiet, "team")
     assert json.loads(quiet.run("govern", "--hold", "--json").stdout) == {"promoted": 0, "quarantined": 1, "duplicate": 1, "left": 1}
@@ -290,9 +332,11 @@ TAMPERED = {
     "removed at the end, its decision undone": "DELETE FROM receipts WHERE seq = 6; UPDATE candidates SET status = 'inbox' WHERE id = 'c1'",
     "removed with its candidate and counted anew": "DELETE FROM receipts WHERE seq = 3; DELETE FROM candidates WHERE id = 'c2'; UPDATE chains SET count = count - 1",
     "removed all": "DELETE FROM receipts",
+    "inserted beside the chain": "INSERT INTO receipts SELECT tenant, seq, kind, at, actor, detail, prev_hash, hash, 7 FROM receipts WHERE seq = 1",
+    "changed to two lines": """UPDATE receipts SET kind = kind || char(10) || at, at = substr(actor, 1, 0) WHERE seq = 2""",
     "removed, the rest moved up": "DELETE FROM receipts WHERE seq = 2; UPDATE receipts SET seq = seq - 1 WHERE seq > 2",
-    "inserted": "INSERT INTO receipts SELECT tenant, 99, kind, at, actor, detail, hash, hash FROM receipts WHERE seq = 4",
-    "inserted before": "INSERT INTO receipts SELECT tenant, 0, kind, at, actor, detail, prev_hash, hash FROM receipts WHERE seq = 1",
+    "inserted": "INSERT INTO receipts(%s) SELECT tenant, 99, kind, at, actor, detail, hash, hash FROM receipts WHERE seq = 4" % memhook._RECEIPT_COLUMNS,
+    "inserted before": "INSERT INTO receipts(%s) SELECT tenant, 0, kind, at, actor, detail, prev_hash, hash FROM receipts WHERE seq = 1" % memhook._RECEIPT_COLUMNS,
     "reordered": "UPDATE receipts SET seq = 99 WHERE seq = 2; UPDATE receipts SET seq = 2 WHERE seq = 3; UPDATE receipts SET seq = 3 WHERE seq = 99",
     "candidate decided without": "UPDATE candidates SET status = 'rejected' WHERE id = 'c3'",
     "candidate gone": "DELETE FROM candidates WHERE id = 'c2'",
@@ -337,8 +381,8 @@ def test_an_audit_finds_a_chain_that_was_made_anew_by_its_anchor(ledger):
     receipts = memhook.list_receipts(db, memhook.governor("team"), 0, 100)
     db.close()
     for receipt in receipts:
-        receipt.update(actor="eve", prev_hash=head)
-        head = memhook.receipt_hash(receipt)
+        receipt.update(actor="eve", prev_hash=head, detail=memhook.canonical(receipt["detail"]))
+        head = memhook.receipt_hash(list(receipt.values())[:-1])
         hub.sql("UPDATE receipts SET actor = 'eve', prev_hash = ?, hash = ? WHERE seq = ?", receipt["prev_hash"], head, receipt["seq"])
     hub.sql("UPDATE chains SET head = ?", head)
     done = hub.run("audit", check=False)

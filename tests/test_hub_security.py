@@ -81,6 +81,18 @@ def test_a_revoked_token_is_refused_from_the_next_request_on(hub):
     assert said == [200, 401]
 
 
+def test_a_revoked_token_takes_nothing_in_though_it_just_did(hub):
+    token = hub.run("token", "add", "mallory").stdout.strip()
+    assert hub.propose(token, "Before.").status == 201
+    hub.run("token", "revoke", "mallory")
+    for content in ("After.", "Before."):
+        reply = hub.propose(token, content)
+        assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
+    again = hub.run("token", "add", "mallory").stdout.strip()
+    assert (hub.propose(again, "Again.").status, hub.propose(token, "After.").status) == (201, 401)
+    assert {"Before.", "Again."} <= set(hub.statuses()) and "After." not in hub.statuses()
+
+
 def test_a_token_is_shown_once_and_kept_only_as_its_hash(hub):
     token = hub.run("token", "add", "once").stdout.strip()
     assert hub.ask("GET", "/api/me", token).json == {"name": "once", "tenant": "team", "role": "member"}
@@ -309,6 +321,17 @@ def test_a_head_that_ends_before_its_end_decides_nothing(hub):
     for length in (len(whole) - 1, len(whole) - 2, len(whole) - 4, len(whole) - 5, 40):
         assert code(hub.raw(whole[:length])) in (0, 400), length
     assert hub.statuses()["Nobody has decided."] == "inbox"
+
+
+def test_a_head_that_comes_in_two_pieces_is_read_wherever_it_is_cut(hub):
+    whole = head(hub, "GET", "/healthz", "Connection: close")
+    for cut in [*range(1, 20), *range(len(whole) - 12, len(whole))]:
+        with socket.create_connection(("127.0.0.1", hub.port), timeout=30) as link:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.sendall(whole[:cut])
+            time.sleep(0.005)
+            link.sendall(whole[cut:])
+            assert code(link.recv(65_536)) == 200, cut
 
 
 def test_a_head_without_end_is_refused_and_never_in_memory(hub):

@@ -44,9 +44,10 @@ def text(random_words, count):
 
 
 def candidate(random_words, number):
-    """About 600 characters, as a digest with three items has."""
+    """About 600 characters, as a digest with three items has, and an id, as `memhook team` sends it."""
     items = "\n".join("- We decided to use %s because %s. (%d)" % (text(random_words, 4), text(random_words, 12), number) for _ in range(4))
-    return {"title": "About %s %d" % (text(random_words, 4), number), "content": "## Decisions\n\n" + items}
+    title, content = "About %s %d" % (text(random_words, 4), number), "## Decisions\n\n" + items
+    return {"id": memhook.content_id("team", title, content), "title": title, "content": content}
 
 
 # ---- the bare server
@@ -189,17 +190,16 @@ def compare(hub, bare_port, clients, rounds, seconds):
 def fill(hub, count):
     """Bring the hub to `count` candidates, half of them promoted: by the hub's own functions, many to a transaction."""
     db = memhook.open_hub(str(hub.path))
-    caller, boss = memhook.Caller("", "team", "member", "member"), memhook.Caller("", "team", "boss", "admin")
+    caller, boss = (memhook.find_caller(db, "Bearer " + token) for token in (hub.token, hub.admin))
     random_words = random.Random(count)
     have = db.execute("SELECT count(*) FROM candidates").fetchone()[0]
     while have < count:
-        with memhook.transaction(db):
+        with memhook.Chains(db) as chains:
             for _ in range(min(1000, count - have)):
                 made = candidate(random_words, random_words.randrange(1 << 60))
-                id = memhook.content_id("team", made["title"], made["content"])
-                memhook.take_in(db, caller, {"id": id, **made})
+                memhook.take_in(chains, caller, made)
                 if have % 2:
-                    memhook.promote(db, boss, id)
+                    memhook.promote(chains, boss, made["id"])
                 have += 1
     db.close()
 
