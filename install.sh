@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-05b927b751377e473549f6e705965d36dc59e11c4b724da7cd02eee35547e3e1}
+SHA256=${MEMHOOK_SHA256-0efe02e30b6cfaa815fa89493ca48cca15088fe2b27929c38be7f9fff6411adb}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8413,7 +8413,8 @@ HUB_WORDS_READ = 2_000  # and so many are looked at to find them: a query may be
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
 HUB_CHAIN_BITS = 40  # a receipt's row is its chain's number << 40 | seq: a chain lies in one piece, and the next is put at its end
 HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on eight pages, and all of each is synced: half as many bytes as by default
-HUB_CHECKPOINT_PAGES = 16_000  # 32 MB: intakes rewrite the same few pages, and a longer log moves each of them once
+HUB_CHECKPOINT_PAGES = 8_000  # 16 MB: intakes rewrite the same few pages, and a longer log moves each of them once
+HUB_CACHE_KB = 16_000
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
 GOVERNOR = "hub:govern"  # who decides by policy; no token can have this name
 NO_HASH = "0" * 64  # what the first receipt of a chain follows
@@ -8468,7 +8469,7 @@ def connect_hub(path: str) -> Any:
     import sqlite3
     db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     for setting in ("page_size = %d" % HUB_PAGE_BYTES, "journal_mode = WAL", "synchronous = FULL",
-                    "wal_autocheckpoint = %d" % HUB_CHECKPOINT_PAGES, "cache_size = -16000"):
+                    "wal_autocheckpoint = %d" % HUB_CHECKPOINT_PAGES, "cache_size = -%d" % HUB_CACHE_KB):
         db.execute("PRAGMA " + setting)
     return db
 
@@ -8493,6 +8494,21 @@ def open_hub(path: str) -> Any:
     if stored is None or stored[0] != str(HUB_FORMAT):
         raise StateError("%s was written by another version of memhook" % path)
     return db
+
+
+def lengthen_log(db: Any) -> None:
+    """Have SQLite write its log to the length that it will have, once: a commit that also makes the file longer takes nearly twice as long.
+
+    The pages of one long value are moved from a small cache into the log, and taken back. Raises sqlite3.Error.
+    """
+    db.execute("PRAGMA cache_size = 10")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("INSERT INTO meta VALUES('', zeroblob(?))", (HUB_CHECKPOINT_PAGES * HUB_PAGE_BYTES,))
+    finally:
+        db.execute("ROLLBACK")
+        db.execute("PRAGMA cache_size = -%d" % HUB_CACHE_KB)
+    db.execute("PRAGMA user_version = %d" % HUB_FORMAT)  # a commit, so that the first intake does not wait for all of it to be synced
 
 
 class Caller:
@@ -9105,10 +9121,15 @@ class Writer:
     """
 
     def __init__(self, home: Home, path: str) -> None:
+        import sqlite3
         import threading
         from collections import deque
         self.home = home
         self.db = connect_hub(path)
+        try:
+            lengthen_log(self.db)
+        except sqlite3.Error as error:  # in use, or the disk is full: it only will be slower
+            log(home, "hub-log-short", error=type(error).__name__)
         self.lock = threading.Lock()
         self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 

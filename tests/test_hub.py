@@ -306,6 +306,28 @@ def test_writes_that_come_while_one_is_done_share_its_commit_and_none_pays_for_a
     writer.db.close()
 
 
+def test_the_log_has_its_length_before_the_first_intake_and_holds_nothing(quiet):
+    log = str(quiet.path) + "-wal"
+    length = os.path.getsize(log)
+    assert length >= memhook.HUB_CHECKPOINT_PAGES * memhook.HUB_PAGE_BYTES and stat.S_IMODE(os.stat(log).st_mode) == 0o600
+    for number in range(20):
+        quiet.propose(quiet.token("ann"), "Number %d." % number)
+    assert os.path.getsize(log) == length
+    assert quiet.sql("SELECT key FROM meta") == [("format",)] and os.path.getsize(quiet.path) < 1_000_000
+
+
+def test_a_hub_starts_though_its_log_cannot_have_its_length(tmp_path):
+    path = str(tmp_path / "hub.db")
+    db = memhook.open_hub(path)
+    db.execute("CREATE TRIGGER full BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'no'); END")
+    db.close()
+    home = memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    writer = memhook.Writer(home, path)
+    assert writer.submit(lambda chains: chains.db.in_transaction) and not writer.db.in_transaction
+    assert "hub-log-short" in (tmp_path / "memhook.log").read_text()
+    writer.db.close()
+
+
 def test_govern_with_hold_promotes_nothing(quiet):
     fill_inbox(quiet, "team")
     assert json.loads(quiet.run("govern", "--hold", "--json").stdout) == {"promoted": 0, "quarantined": 1, "duplicate": 1, "left": 1}
