@@ -7818,12 +7818,27 @@ class Team:
         self.token = token  # a secret: in no message, no log, no status
 
 
-class HubDown(Exception):
+class Halt(Exception):
+    """Nothing more can be sent now: the text tells why, and `changes` what of the team's state keeps the next sending back."""
+
+    def __init__(self, why: str, **changes: Any) -> None:
+        super().__init__(why)
+        self.changes = changes
+
+
+class HubDown(Halt):
     """The hub did not answer, or what answered is no hub."""
 
 
-class Halt(Exception):
-    """Nothing more can be sent now; the text tells why."""
+def asked_seconds(text: str) -> float:
+    """Read a Retry-After header, seconds or a date (RFC 9110, 10.2.3), as seconds from now; 0.0 for anything else."""
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    if not re.fullmatch(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT", text):
+        return 0.0
+    from email.utils import mktime_tz, parsedate_tz
+    date = parsedate_tz(text)
+    return mktime_tz(date) - now() if date else 0.0
 
 
 class Answer:
@@ -7838,9 +7853,7 @@ class Answer:
         except (ValueError, RecursionError):
             value = None
         self.value: dict[str, Any] = value if isinstance(value, dict) else {}
-        self.wait_seconds = 0.0
-        if re.fullmatch(r"[0-9]{1,9}", retry_after):
-            self.wait_seconds = min(RETRY_AFTER_SECONDS, float(retry_after))
+        self.wait_seconds = max(0.0, min(RETRY_AFTER_SECONDS, asked_seconds(retry_after)))
 
     @property
     def reason(self) -> str:
@@ -7883,8 +7896,11 @@ def read_team_state(home: Home) -> dict[str, Any]:
     state: dict[str, Any] = {"cursor": 0, "receipts": 0, "wait_until": 0.0, "paused": "", "trouble": ""}
     stored = read_object(home.path("team-state.json"))
     for name, default in state.items():
-        if isinstance(stored.get(name), (type(default), int)):  # int: JSON of another program has 5 for 5.0
+        kinds = (int, float) if name == "wait_until" else type(default)  # JSON of another program has 5 for 5.0
+        if isinstance(stored.get(name), kinds):
             state[name] = stored[name]
+    if state["wait_until"] > now() + RETRY_AFTER_SECONDS:
+        state["wait_until"] = 0.0  # the clock was set back
     return state
 
 

@@ -5,13 +5,15 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
+from email.utils import formatdate
 import uuid
 
 import pytest
 
 import memhook
-from conftest import PROGRAM, Box, wait_until
+from conftest import PROGRAM, Box, heeding_modes, wait_until
 from hubs import RunningHub, Wire
 
 
@@ -48,6 +50,11 @@ class Member(Box):
 
     def end(self, script):
         return self.run("session-end", input=json.dumps(self.payload("SessionEnd", script)), stdin=None)
+
+    def start(self, *args):
+        """Start a command and go on."""
+        command = [sys.executable, str(PROGRAM), *map(str, args)]
+        return subprocess.Popen(command, env=self.env, cwd=self.project, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def outbox(self):
         return json.loads(self.run("team", "outbox", "--json").stdout)["outbox"]
@@ -154,6 +161,19 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
     assert hub.statuses(tenant) == {}
     member.run(*join, wire.url)  # the one they were meant for
     assert list(hub.statuses(tenant)) == ["Use cents."]
+
+
+def hold(wire, status):
+    """Keep the next proposals waiting for an answer, which is `status`; -> (what was asked, what lets them go)."""
+    asked, go_on = [], threading.Event()
+
+    def serve(handler):
+        asked.append(handler)
+        go_on.wait(30)
+        wire.answer(handler, status, b"{}")
+
+    wire.serve = serve
+    return asked, go_on
 
 
 def test_leaving_makes_no_home(bare):
@@ -393,6 +413,27 @@ def test_retry_after_is_kept_to_and_can_be_overruled(hub, wired, tenant):
     assert member.outbox() == [] and len(hub.statuses(tenant)) == 2
 
 
+def test_retry_after_may_be_a_date_and_nonsense_asks_for_nothing(wired):
+    member, wire = wired
+    for header, least, most in ((formatdate(time.time() + 3000, usegmt=True), 2900, 3000), (formatdate(time.time() + 1e6, usegmt=True), 3500, 3600),
+                                (formatdate(1e9, usegmt=True), 0, 0), ("Xxx, 99 Yyy 2026 99:99:99 GMT", 0, 0), ("Mon, 99 Jan 0000 99:99:99 GMT", 0, 0), ("soon", 0, 0), ("-5", 0, 0)):
+        wire.plan = [(429, {"Retry_After": header})]
+        member.suggest("Use cents.")
+        wait = (memhook.parse_time(member.team()["wait_until"]) or time.time()) - time.time()
+        assert least - 1 <= wait <= most + 1, header
+        (member.home / "team-state.json").unlink()
+
+
+@pytest.mark.parametrize("wait_until", ["%d" % (time.time() + 86_400), "1e400", "-1", "[]"])
+def test_a_clock_that_was_set_back_and_nonsense_in_the_state_keep_nothing_back(hub, wired, tenant, wait_until):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    member.suggest("Use cents.")
+    (member.home / "team-state.json").write_text('{"wait_until": %s, "paused": 5, "cursor": "x"}' % wait_until)
+    member.drain()
+    assert list(hub.statuses(tenant)) == ["Use cents."] and member.team()["wait_until"] == ""
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_token_pauses_the_whole_outbox_and_buries_nothing(hub, wired, tenant, status):
     member, wire = wired
@@ -456,7 +497,7 @@ def test_a_sender_that_was_killed_leaves_its_item_to_the_next(hub, wired, tenant
     entered = wire.serve
     held = []
     wire.serve = lambda handler: held.append(handler) or time.sleep(20)
-    process = subprocess.Popen([sys.executable, str(PROGRAM), "drain"], env=member.env, cwd=member.project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = member.start("drain")
     wait_until(lambda: held, "the request")
     process.send_signal(signal.SIGKILL)
     process.wait()
