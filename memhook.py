@@ -8223,7 +8223,7 @@ def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
             continue
         try:
             enqueue(home, make_candidate(parse_memory(read_file(path) or b""), path, team.tenant, team.url))
-        except StateError as error:
+        except (OSError, StateError) as error:
             log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
 
 

@@ -520,6 +520,17 @@ def test_a_damaged_item_is_put_aside_and_the_others_are_sent(hub, wired, tenant)
     assert [entry["state"] for entry in member.outbox()] == ["refused"] * 5
 
 
+def test_a_memory_that_cannot_be_read_keeps_no_other_from_being_proposed(hub, member, tenant):
+    member.env["MEMHOOK_TEAM_PROPOSE"] = "auto"
+    with memhook.team_lock(member.api, 0.0):  # so that nothing is proposed yet
+        for name in ("first", "second"):
+            member.learned("One.", "We decided to use the %s." % name, session="session-" + name)
+    path = next(path for path in memhook.memory_files(member.api) if b"first" in memhook.read_file(path))
+    os.chmod(path, 0)
+    subprocess.run([*heeding_modes(), sys.executable, str(PROGRAM), "drain"], env=member.env, cwd=member.project, stdin=subprocess.DEVNULL, timeout=60)
+    assert ["the second" in content for content in hub.statuses(tenant)] == [True]
+
+
 def test_the_same_memory_proposed_while_it_waits_waits_once(hub, wired, tenant):
     member, wire = wired
     wire.plan = [(503, {})] * 2
