@@ -8009,13 +8009,18 @@ def enqueue(home: Home, candidate: dict[str, Any]) -> None:
 
 
 def purge_outbox(home: Home) -> int:
-    """Erase what waits and what was put aside; -> how many candidates went."""
+    """Erase what waits and what was put aside; -> how many candidates went. Raises BusyError.
+
+    Under the lock: what is being sent would move to another of the folders meanwhile, and stay.
+    """
     removed = 0
-    for state in ("tmp", "new", "claimed", "dead"):
-        for name in list_folder(home.path("outbox", state)):
-            remove_file(home.path("outbox", state, name))
-            if name.endswith(".json"):
-                removed += 1
+    if not os.path.isdir(home.path("outbox")):
+        return removed  # nothing is made here, not even a lock
+    with team_lock(home, 30.0):
+        for state in ("tmp", "new", "claimed", "dead"):
+            for name in list_folder(home.path("outbox", state)):
+                remove_file(home.path("outbox", state, name))
+                removed += name.endswith(".json")
     return removed
 
 
@@ -8073,7 +8078,7 @@ def leave(home: Home, purge: bool) -> int:
     with team_lock(home, 30.0):
         for name in ("team-token", "team.json", "team-state.json"):
             remove_file(home.path(name))
-        return purge_outbox(home) if purge else 0
+    return purge_outbox(home) if purge else 0
 
 
 # ---- sending

@@ -490,6 +490,26 @@ def test_purging_the_outbox_erases_what_waits_and_what_was_refused(wired):
     assert member.outbox() == [] and not list((member.home / "outbox").rglob("*.json"))
 
 
+@pytest.mark.parametrize("status", [422, 503])
+@pytest.mark.parametrize("command", [("team", "outbox", "--purge"), ("team", "leave", "--purge")], ids=" ".join)
+def test_what_is_erased_while_it_is_being_sent_leaves_nothing_behind(wired, status, command):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    id = member.note("Use cents.")
+    member.propose(id)
+    asked, go_on = hold(wire, status)
+    sender = member.start("drain")
+    wait_until(lambda: asked, "the request")
+    eraser = member.start(*command, *([id] if command == ("forget",) else []))
+    try:
+        eraser.wait(2)
+    except subprocess.TimeoutExpired:
+        pass  # it waits for the sender
+    go_on.set()
+    assert (sender.wait(60), eraser.wait(60)) == (0, 0)
+    assert [path for path in (member.home / "outbox").rglob("*") if path.is_file()] == []
+
+
 def test_a_sender_that_was_killed_leaves_its_item_to_the_next(hub, wired, tenant):
     member, wire = wired
     wire.plan = [(503, {})]
