@@ -8056,15 +8056,16 @@ def join(home: Home, url: str, token: str, how: str) -> Team:
                          "memhook team outbox --purge erases what waits")
     with team_lock(home, 30.0):
         state = read_team_state(home)
-        before = read_json(home.path("team.json"))
-        if not isinstance(before, dict) or before.get("url") != url or before.get("tenant") != stored["tenant"]:
+        before = read_object(home.path("team.json"))
+        if before.get("url") != url or before.get("tenant") != stored["tenant"]:
+            remove_file(home.path("team.json"))  # before the token is replaced: the hub that it names must not be shown the new one
             state.update(cursor=0, receipts=receipts_bytes(home))  # another hub counts anew, and what was before is not for it
         state.update(wait_until=0.0, paused="", trouble="")
         write_team_state(home, state)
         write_file(home.path("team-token"), token.encode() + b"\n")
         write_json(home.path("team.json"), stored)
         consent = {"at": round(now(), 3), "by": how, "text": sha1_hex(TEAM_DISCLOSURE.encode()), "url": url}
-        write_json(home.path("consent.json"), {**read_json(home.path("consent.json")), "team": consent})
+        write_json(home.path("consent.json"), {**read_object(home.path("consent.json")), "team": consent})
     return Team(stored, token)
 
 

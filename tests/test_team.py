@@ -163,6 +163,20 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
     assert list(hub.statuses(tenant)) == ["Use cents."]
 
 
+def test_a_join_that_ends_half_way_shows_no_hub_the_token_of_another(hub, wired, tenant):
+    member, wire = wired
+    token = hub.token("new", tenant=tenant)
+    code = ("import resource, sys; sys.path.insert(0, %r); import memhook\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"  # the token can be written, team.json cannot
+            "memhook.join(memhook.Home(%r), %r, %r, 'flag')" % (str(PROGRAM.parent), member.env, hub.url, token))
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert "File too large" in done.stderr and (member.home / "team-token").read_text().strip() == token
+    wire.seen.clear()
+    assert memhook.read_team(member.api) is None
+    member.drain()
+    assert wire.seen == []
+
+
 def hold(wire, status):
     """Keep the next proposals waiting for an answer, which is `status`; -> (what was asked, what lets them go)."""
     asked, go_on = [], threading.Event()
@@ -491,7 +505,7 @@ def test_purging_the_outbox_erases_what_waits_and_what_was_refused(wired):
 
 
 @pytest.mark.parametrize("status", [422, 503])
-@pytest.mark.parametrize("command", [("team", "outbox", "--purge"), ("team", "leave", "--purge")], ids=" ".join)
+@pytest.mark.parametrize("command", [("team", "outbox", "--purge"), ("team", "leave", "--purge"), ("forget",)], ids=" ".join)
 def test_what_is_erased_while_it_is_being_sent_leaves_nothing_behind(wired, status, command):
     member, wire = wired
     wire.plan = [(503, {})]
