@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-0efe02e30b6cfaa815fa89493ca48cca15088fe2b27929c38be7f9fff6411adb}
+SHA256=${MEMHOOK_SHA256-0001f0b9fd89bef7ee37f0f975f69fe5bf712901ddbaaedcf6cdcb3ab55557ce}
 
 tell() { printf '%s\n' "$*" >&2; }
 

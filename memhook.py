@@ -7783,6 +7783,7 @@ TEAM_FORMAT = 1
 HUB_SECONDS = 10.0  # for each move of a hub: one that is down must not hold up a drain for long
 PAGE_BYTES = 16 << 20  # of one answer; a hub's page is a tenth of it
 RETRY_AFTER_SECONDS = 3600.0  # the most that a hub may ask us to wait
+SENT_KEYS = ("id", "title", "content")  # what of a candidate leaves this machine
 KEPT_STATUSES = (408, 425, 429)  # of the 4xx: those that say "not now"; every 5xx does
 TOKEN_STATUSES = (401, 403)  # of the 4xx: those that would refuse every other candidate too
 TEAM_DISCLOSURE = """\
@@ -7987,8 +7988,17 @@ class HubLink:
 
 
 def read_candidate(spool: Spool, state: str, item: Item) -> dict[str, Any]:
-    """Read an item of the outbox; {} where it is damaged."""
-    return read_object(os.path.join(spool.root, state, item.name))
+    """Read an item of the outbox; {} where it is no candidate, or cannot be read."""
+    try:
+        candidate = read_object(os.path.join(spool.root, state, item.name))
+    except OSError:  # a folder, a file of root's: the others must not wait for it
+        return {}
+    return candidate if all(isinstance(candidate.get(name), str) for name in SENT_KEYS) else {}
+
+
+def meant_for(candidate: dict[str, Any], url: str, tenant: str) -> bool:
+    """Tell whether a candidate was made for this hub and tenant: its id is over the tenant and what is sent."""
+    return candidate.get("hub") == url and candidate["id"] == content_id(tenant, candidate["title"], candidate["content"])
 
 
 def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[Item, str, dict[str, Any]]]:
@@ -8049,12 +8059,12 @@ def ask_identity(url: str, token: str) -> dict[str, str]:
 def join(home: Home, url: str, token: str, how: str) -> Team:
     """Ask the hub who we are, then remember it, durably; the consent comes last. `how`: "flag" or "typed". Raises StateError, BusyError."""
     stored = {"format": TEAM_FORMAT, "url": url, **ask_identity(url, token), "at": iso(now())}
-    hubs = [candidate.get("hub") for _, _, candidate in waiting_candidates(home, ("new", "claimed", "dead"))]
-    others = [hub for hub in hubs if hub not in (None, url)]
-    if others:
-        raise StateError("nothing was joined: %s for another hub" % counted(len(others), "candidate waits", "candidates wait"),
-                         "memhook team outbox --purge erases what waits")
     with team_lock(home, 30.0):
+        waiting = [candidate for _, _, candidate in waiting_candidates(home, ("new", "claimed", "dead"))]
+        others = sum(candidate != {} and not meant_for(candidate, url, stored["tenant"]) for candidate in waiting)
+        if others:
+            raise StateError("nothing was joined: %s for another hub or tenant" % counted(others, "candidate waits", "candidates wait"),
+                             "memhook team outbox --purge erases what waits")
         state = read_team_state(home)
         before = read_object(home.path("team.json"))
         if before.get("url") != url or before.get("tenant") != stored["tenant"]:
@@ -8073,9 +8083,9 @@ def leave(home: Home, purge: bool) -> int:
     """Forget hub, token and consent, the consent first; -> how many candidates were erased. Raises BusyError."""
     if not os.path.isdir(home.root):
         return 0  # nothing is made here but by install, not even for a lock
-    consent = read_json(home.path("consent.json"))
-    if isinstance(consent, dict) and consent.pop("team", None) is not None:
-        write_json(home.path("consent.json"), consent)
+    consent = read_object(home.path("consent.json"))
+    if consent.pop("team", None) is not None:
+        write_json(home.path("consent.json"), consent)  # whoever is sending looks at it before each candidate
     with team_lock(home, 30.0):
         for name in ("team-token", "team.json", "team-state.json"):
             remove_file(home.path(name))
@@ -8090,80 +8100,83 @@ class Sent:
 
     __slots__ = ("outcomes", "why", "left")
 
-    def __init__(self, why: str = "") -> None:
+    def __init__(self, why: str = "", left: int = 0) -> None:
         self.outcomes: dict[str, str] = {}  # candidate id -> proposed, duplicate, or the reason it was refused
         self.why = why  # it ended before the outbox was empty; "" where it did not
-        self.left = 0
+        self.left = left
 
 
-def put_aside(home: Home, spool: Spool, item: Item, reason: str) -> str:
+def put_aside(home: Home, item: Item, candidate: dict[str, Any], reason: str) -> str:
     """Move a claimed candidate to dead/, its reason with it; only `team outbox --retry` brings it back."""
-    write_json(os.path.join(spool.root, "claimed", item.name), {**read_candidate(spool, "claimed", item), "reason": reason})
+    spool = Spool(home.path("outbox"))
+    if candidate and spool.holds(item):  # it may have been forgotten meanwhile; and what is no candidate stays as it is
+        write_json(os.path.join(spool.root, "claimed", item.name), {**candidate, "reason": reason})
     spool.bury(item)
     log(home, "candidate-refused", item=item.stem, status=reason[:3])
     return reason
 
 
-def send_item(home: Home, link: HubLink, item: Item, state: dict[str, Any]) -> tuple[str, str]:
-    """Send one claimed candidate; -> (its id, what became of it).
-
-    Raises Halt where nothing more can be sent; the item is back in new/ then, and `state` has what keeps the next sending back.
-    """
+def send_item(home: Home, team: Team, link: HubLink, item: Item) -> tuple[str, str]:
+    """Send one claimed candidate; -> (its id, what became of it). Raises Halt where nothing more can be sent."""
     spool = Spool(home.path("outbox"))
     candidate = read_candidate(spool, "claimed", item)
-    proposal = {name: candidate.get(name) for name in ("id", "title", "content")}
-    if not all(isinstance(text, str) for text in proposal.values()):
-        return item.stem, put_aside(home, spool, item, "not a candidate")
-    try:
-        answer = link.ask("POST", "/api/candidates", proposal)
-    except HubDown as error:
-        spool.release(item, counts=False)
-        raise Halt(str(error))
+    if not candidate:
+        return item.stem, put_aside(home, item, candidate, "not a candidate")
+    id = candidate["id"]
+    if not meant_for(candidate, team.url, team.tenant):  # it was queued while another team was joined
+        return id, put_aside(home, item, candidate, "for another hub or tenant")
+    if team_consent(home) != team.url:
+        raise Halt("the team was left")
+    answer = link.ask("POST", "/api/candidates", {name: candidate[name] for name in SENT_KEYS})
     if answer.status in (200, 201) and "status" in answer.value:
         spool.ack(item)
-        return candidate["id"], "duplicate" if answer.value.get("duplicate") else "proposed"
-    if 400 <= answer.status < 500 and answer.status not in KEPT_STATUSES + TOKEN_STATUSES:
-        return candidate["id"], put_aside(home, spool, item, answer.reason)
-    spool.release(item, counts=False)
+        return id, "duplicate" if answer.value.get("duplicate") else "proposed"
     if answer.status in TOKEN_STATUSES:
-        state["paused"] = answer.reason
-        raise Halt("the hub refuses the token (%s); the outbox is paused" % answer.reason)
-    state["wait_until"] = now() + answer.wait_seconds
-    raise Halt("the hub cannot take it now (%s)" % answer.reason)
+        raise Halt("the hub refuses the token (%s); the outbox is paused" % answer.reason, paused=answer.reason)
+    if 400 <= answer.status < 500 and answer.status not in KEPT_STATUSES:
+        return id, put_aside(home, item, candidate, answer.reason)
+    raise Halt("the hub cannot take it now (%s)" % answer.reason, wait_until=now() + answer.wait_seconds)
 
 
-def not_now(state: dict[str, Any]) -> str:
-    """Tell why nothing may be sent at all; "" where it may."""
-    if state["paused"]:
-        return "the outbox is paused: the hub refused the token (%s)" % state["paused"]
-    if state["wait_until"] > now():
-        return "the hub asked to wait until %s" % iso(state["wait_until"])
-    return ""
-
-
-def send_claimed(home: Home, team: Team, state: dict[str, Any], sent: Sent) -> None:
-    """Claim and send one candidate after the other, and note in `sent` what became of each. Raises Halt."""
+def send_claimed(home: Home, team: Team, sent: Sent) -> None:
+    """Claim and send one candidate after the other, and note in `sent` what became of each. Raises Halt; the item is back in new/ then."""
     from contextlib import closing
+    spool = Spool(home.path("outbox"))
     with closing(HubLink(team.url, team.token)) as link:
-        for item in Spool(home.path("outbox")).claim_all():
-            candidate, outcome = send_item(home, link, item, state)
-            sent.outcomes[candidate] = outcome
+        for item in spool.claim_all():
+            try:
+                id, outcome = send_item(home, team, link, item)
+            except Halt:
+                spool.release(item, counts=False)
+                raise
+            sent.outcomes[id] = outcome
 
 
-def send_waiting(home: Home, team: Team, seconds: float = 10.0) -> Sent:
-    """Send what waits, oldest first, until it is all gone or the hub cannot take more. Raises BusyError after `seconds` in vain."""
+def check_sendable(state: dict[str, Any]) -> None:
+    """Raise Halt where nothing may be sent at all."""
+    if state["paused"]:
+        raise Halt("the outbox is paused: the hub refused the token (%s)" % state["paused"])
+    if state["wait_until"] > now():
+        raise Halt("the hub asked to wait until %s" % iso(state["wait_until"]))
+
+
+def send_waiting(home: Home, seconds: float = 10.0) -> Sent:
+    """Send what waits, oldest first, until it is all gone or the hub cannot take more.
+
+    Raises BusyError after `seconds` in vain, StateError where the team was left by then.
+    """
     sent = Sent()
     spool = Spool(home.path("outbox"))
     with team_lock(home, seconds):
-        state = read_team_state(home)
+        team, state = need_team(home), read_team_state(home)
         before = dict(state)
         spool.recover()
-        sent.why = not_now(state)
-        if not sent.why:
-            try:
-                send_claimed(home, team, state, sent)
-            except Halt as halt:
-                sent.why = str(halt)
+        try:
+            check_sendable(state)
+            send_claimed(home, team, sent)
+        except Halt as halt:
+            sent.why = str(halt)
+            state.update(halt.changes)
         state["trouble"] = sent.why
         if state != before:
             write_team_state(home, state)
@@ -8185,21 +8198,21 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     for candidate in candidates:
         enqueue(home, candidate)
     try:
-        sent = send_waiting(home, team)
-    except BusyError as error:
-        sent = Sent(str(error))
+        sent = send_waiting(home)
+    except (BusyError, StateError) as error:
+        sent = Sent(str(error), len(Spool(home.path("outbox")).items("new")))
     return [candidate["id"] for candidate in candidates], sent
 
 
 def retry_outbox(home: Home) -> Sent:
     """Bring back what was put aside, lift the pause, and send. Raises StateError, BusyError."""
-    team = need_team(home)
+    need_team(home)
     with team_lock(home, 30.0):
         state = read_team_state(home)
         state.update(wait_until=0.0, paused="", trouble="")
         write_team_state(home, state)
         Spool(home.path("outbox")).revive()
-    return send_waiting(home, team)
+    return send_waiting(home)
 
 
 # ---- after a drain
@@ -8233,36 +8246,33 @@ def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
             log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
 
 
-def propose_new(home: Home, team: Team) -> None:
-    """Queue the memories that came since the last look, where team_propose is auto. Raises BusyError.
+def propose_new(home: Home) -> None:
+    """Queue the memories that came since the last look, where team_propose is auto. Raises BusyError, StateError.
 
     The look is noted last: a memory may be queued twice, under one id.
     """
-    size = receipts_bytes(home)
     with team_lock(home, 0.0):
-        state = read_team_state(home)
-        if state["receipts"] == size:
+        team, state = need_team(home), read_team_state(home)
+        end = receipts_bytes(home)
+        if state["receipts"] == end:
             return
-        end = size
-        if home.setting("team_propose") == "auto" and state["receipts"] < size:
+        if home.setting("team_propose") == "auto" and state["receipts"] < end:
             ids, end = read_stored(home, state["receipts"])
             enqueue_memories(home, team, ids)
         state["receipts"] = end
         write_team_state(home, state)
 
 
-def team_after_drain(home: Home, consent: Optional[Consent]) -> None:
+def team_after_drain(home: Home) -> None:
     """Queue new memories if that was chosen, then send what waits. Nothing without a team, in a pause, or for a child of ours."""
-    if not os.path.exists(home.path("team.json")) or consent is None or consent.paused or home.environ.get("MEMHOOK_CHILD"):
-        return
-    team = read_team(home)
-    if team is None:
+    consent = read_consent(home)  # as it is by now: a drain may have taken long
+    if consent is None or consent.paused or home.environ.get("MEMHOOK_CHILD") or read_team(home) is None:
         return
     try:
-        propose_new(home, team)
-        sent = send_waiting(home, team, 0.0)
-    except BusyError:
-        return  # whoever has the lock sends what waits
+        propose_new(home)
+        sent = send_waiting(home, 0.0)
+    except (BusyError, StateError):
+        return  # whoever has the lock sends what waits, or has left the team
     if sent.outcomes or sent.why:
         log(home, "outbox", sent=len(sent.outcomes), left=sent.left, why=sent.why)
 
@@ -8350,7 +8360,7 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
     return {"added": added, "removed": removed}
 
 
-def _pull_page(home: Home, team: Team, link: HubLink, cursor: int) -> dict[str, Any]:
+def _pull_page(link: HubLink, cursor: int) -> dict[str, Any]:
     """Ask for what came after the cursor. Raises StateError."""
     try:
         answer = link.ask("GET", "/api/memories?since=%d" % cursor)
@@ -8361,25 +8371,32 @@ def _pull_page(home: Home, team: Team, link: HubLink, cursor: int) -> dict[str, 
     return answer.value
 
 
-def pull(home: Home) -> dict[str, int]:
-    """Bring what the team kept, and what it took back, into memories/team; -> {"added", "removed"}. Raises StateError, BusyError.
+def _pull_all(home: Home, team: Team, link: HubLink) -> dict[str, int]:
+    """Apply page after page; -> {"added", "removed"}. Raises StateError.
 
     The cursor moves after its page is on disk: a pull that was killed is done again, and changes nothing the second time.
     """
-    from contextlib import closing
-    team = need_team(home)
     done = {"added": 0, "removed": 0}
-    with team_lock(home, 30.0), closing(HubLink(team.url, team.token)) as link:
-        state = read_team_state(home)
-        known = team_files(home)
-        while True:
-            page = _pull_page(home, team, link, state["cursor"])
-            kept = _keep_page(home, team, page, known)
-            done = {name: done[name] + kept[name] for name in done}
-            if page["cursor"] <= state["cursor"]:
-                return done
-            state["cursor"] = page["cursor"]
-            write_team_state(home, state)
+    state = read_team_state(home)
+    known = team_files(home)
+    while True:
+        page = _pull_page(link, state["cursor"])
+        kept = _keep_page(home, team, page, known)
+        done = {name: done[name] + kept[name] for name in done}
+        if page["cursor"] <= state["cursor"]:
+            return done
+        state["cursor"] = page["cursor"]
+        write_team_state(home, state)
+
+
+def pull(home: Home) -> dict[str, int]:
+    """Bring what the team kept, and what it took back, into memories/team; -> {"added", "removed"}. Raises StateError, BusyError."""
+    from contextlib import closing
+    need_team(home)
+    with team_lock(home, 30.0):
+        team = need_team(home)  # by now: it may have been left, or another joined, while we waited
+        with closing(HubLink(team.url, team.token)) as link:
+            return _pull_all(home, team, link)
 
 
 # ---- facts
@@ -11874,9 +11891,8 @@ def name_values(values: dict[str, Any]) -> str:
 
 
 def cmd_drain(home: Home, options: Any) -> None:
-    consent = read_consent(home)
-    done = drain(home, consent, options.retry_dead).to_json()
-    team_after_drain(home, consent)
+    done = drain(home, read_consent(home), options.retry_dead).to_json()
+    team_after_drain(home)
     show_answer(options, done, name_values(done))
 
 
@@ -12452,7 +12468,7 @@ def cmd_team_join(home: Home, options: Any) -> None:
         ask_consent(options.consent, "nothing was joined")
     team = join(home, url, token, "flag" if options.consent else "typed")
     say("Joined the team %s as %s (%s). Propose a memory: memhook team propose ID" % (team.tenant, team.name, team.role))
-    show_trouble(send_waiting(home, team))
+    show_trouble(send_waiting(home))
 
 
 def cmd_team_leave(home: Home, options: Any) -> None:
@@ -12503,7 +12519,7 @@ def outbox_entries(home: Home) -> list[dict[str, str]]:
         entry = {name: str(candidate.get(name) or "") for name in ("id", "title", "at")}
         entry["id"] = entry["id"] or item.stem
         entry["state"] = "refused" if state == "dead" else "waiting"
-        entry["reason"] = str(candidate.get("reason") or "") if state == "dead" else why
+        entry["reason"] = str(candidate.get("reason") or "not a candidate") if state == "dead" else why
         entries.append(entry)
     return entries
 

@@ -163,6 +163,28 @@ def test_what_waits_for_one_hub_goes_to_no_other(hub, wired, tenant):
     assert list(hub.statuses(tenant)) == ["Use cents."]
 
 
+def test_what_waits_for_one_tenant_of_a_hub_goes_to_no_other(hub, wired, tenant):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    member.save("Use cents.", "--propose")
+    member.run("team", "leave")
+    (member.root / "token").write_text(hub.token("ann", tenant=tenant + "-2"))
+    join = ["team", "join", wire.url, "--token-file", member.root / "token", "--consent", "I CONSENT"]
+    done = member.run(*join, check=False)
+    assert done.returncode == 1 and "1 candidate waits for another hub or tenant" in done.stderr
+    assert hub.statuses(tenant + "-2") == {} and member.team()["joined"] is False and len(member.queued()) == 1
+
+
+def test_what_is_queued_for_a_team_that_was_just_left_does_not_go_to_the_next(hub, wired, tenant):
+    member, _ = wired
+    path = memhook.find_memory(member.api, member.note("Use cents."))
+    late = memhook.make_candidate(memhook.parse_memory(memhook.read_file(path)), path, tenant, "https://hub.example.org")
+    memhook.enqueue(member.api, late)  # by a process that read which team was joined before somebody joined this one
+    member.drain()
+    (entry,) = member.outbox()
+    assert (entry["state"], entry["reason"]) == ("refused", "for another hub or tenant") and hub.statuses(tenant) == {}
+
+
 def test_a_join_that_ends_half_way_shows_no_hub_the_token_of_another(hub, wired, tenant):
     member, wire = wired
     token = hub.token("new", tenant=tenant)
@@ -188,6 +210,52 @@ def hold(wire, status):
 
     wire.serve = serve
     return asked, go_on
+
+
+@pytest.mark.parametrize("status", [201, 503])
+def test_leaving_ends_a_sending_that_goes_on(wired, status):
+    member, wire = wired
+    wire.plan = [(503, {})] * 3
+    for number in range(3):
+        member.suggest("Number %d." % number)
+    seen, whole = [], wire.serve
+
+    def serve(handler):
+        seen.append(handler)
+        processes.append(member.start("team", "leave"))
+        wait_until(lambda: not memhook.team_consent(member.api), "the end of the consent")
+        wire.answer(handler, status, b'{"status": "inbox"}')
+
+    wire.serve, processes = serve, []
+    member.drain()
+    assert [process.wait(60) for process in processes] == [0] and len(seen) == 1
+    assert len(member.queued()) == (2 if status == 201 else 3) and not (member.home / "team-token").exists()
+    wire.serve = whole
+
+
+def test_who_waited_to_send_while_the_team_was_left_sends_nothing(wired):
+    member, wire = wired
+    wire.seen.clear()
+    id = member.note("Use cents.")
+    with memhook.team_lock(member.api, 0.0):
+        sender = member.start("team", "propose", id)
+        wait_until(member.queued, "the candidate")
+        leaver = member.start("team", "leave")
+        wait_until(lambda: not memhook.team_consent(member.api), "the end of the consent")
+    assert (sender.wait(60), leaver.wait(60)) == (0, 0)
+    assert wire.seen == [] and len(member.queued()) == 1
+
+
+def test_a_pause_while_a_drain_runs_holds_what_it_would_send(wired):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    member.suggest("Use cents.")
+    with memhook.Lock(member.api.path("drain.lock")) as lock:
+        assert lock.acquire()
+        drain = member.start("drain")
+        time.sleep(1.0)  # it has read the consent by now
+        member.run("pause")
+    assert drain.wait(60) == 0 and len(wire.posts()) == 1 and len(member.queued()) == 1
 
 
 def test_leaving_makes_no_home(bare):
@@ -541,17 +609,21 @@ def test_a_sender_that_was_killed_leaves_its_item_to_the_next(hub, wired, tenant
     assert os.listdir(member.home / "outbox" / "claimed") == [] and list(hub.statuses(tenant)) == ["Use cents."]
 
 
-def test_a_damaged_item_is_put_aside_and_the_others_are_sent(hub, wired, tenant):
+def test_a_damaged_item_is_put_aside_as_it_is_and_the_others_are_sent(hub, wired, tenant):
     member, wire = wired
     wire.plan = [(503, {})]
     member.save("Use cents.", "--propose")
-    new = member.home / "outbox" / "new"
-    for name, data in (("0000000000001-a.json", b"{"), ("0000000000002-b.json", b"[]"), ("0000000000003-c.json", b'{"id": 1}'), ("0000000000004-d.json", b"[" * 100_000)):
+    new, dead = member.home / "outbox" / "new", member.home / "outbox" / "dead"
+    damaged = {"0000000000001-a.json": b"{", "0000000000002-b.json": b"[]", "0000000000003-c.json": b'{"id": 1}', "0000000000004-d.json": b"[" * 100_000}
+    for name, data in damaged.items():
         (new / name).write_bytes(data)
     os.symlink("nowhere", new / "0000000000005-e.json")
+    (new / "0000000000006-f.json").mkdir()
+    os.mkfifo(new / "0000000000007-g.json")
     member.drain()
     assert list(hub.statuses(tenant)) == ["Use cents."]
-    assert [entry["state"] for entry in member.outbox()] == ["refused"] * 5
+    assert [(entry["state"], entry["reason"]) for entry in member.outbox()] == [("refused", "not a candidate")] * 7
+    assert {name: (dead / name).read_bytes() for name in damaged} == damaged
 
 
 def test_a_memory_that_cannot_be_read_keeps_no_other_from_being_proposed(hub, member, tenant):
