@@ -116,7 +116,10 @@ def test_from_a_checkout(box, shell, released):
     assert "no checksum was compared" in done.stderr and "uninstall" in done.stderr and "status" in done.stderr and str(box.config / "settings.json") in done.stderr
     before = tree(box.config)
     run(box, [shell, "install.sh", *CONSENT, "--no-mcp"], cwd=released)
-    assert {path: value[2] for path, value in tree(box.config).items()} == {path: value[2] for path, value in before.items()}
+    after = tree(box.config)
+    assert list(after) == list(before)
+    changed = {path for path in after if after[path][2] != before[path][2]}
+    assert all(path.endswith(".pyc") for path in changed), changed  # what compiles anew may write its constants in another order
 
 
 def test_piped_it_is_fetched_and_its_checksum_compared(box, shell, site, released):
