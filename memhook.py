@@ -8541,11 +8541,12 @@ def lengthen_log(db: Any) -> None:
     The pages of one long value are moved from a small cache into the log, and taken back. Raises sqlite3.Error.
     """
     db.execute("PRAGMA cache_size = 10")
-    db.execute("BEGIN IMMEDIATE")
     try:
+        db.execute("BEGIN IMMEDIATE")
         db.execute("INSERT INTO meta VALUES('', zeroblob(?))", (HUB_CHECKPOINT_PAGES * HUB_PAGE_BYTES,))
     finally:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # in use, it never began; on a full disk SQLite has rolled back by itself
+            db.execute("ROLLBACK")
         db.execute("PRAGMA cache_size = -%d" % HUB_CACHE_KB)
     db.execute("PRAGMA user_version = %d" % HUB_FORMAT)  # a commit, so that the first intake does not wait for all of it to be synced
 

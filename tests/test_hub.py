@@ -328,6 +328,18 @@ def test_a_hub_starts_though_its_log_cannot_have_its_length(tmp_path):
     writer.db.close()
 
 
+def test_a_log_that_cannot_have_its_length_leaves_the_cache_as_it_is_to_be(tmp_path):
+    path = str(tmp_path / "hub.db")
+    memhook.open_hub(path).close()
+    code = ("import resource, sys, memhook\n"
+            "home = memhook.Home({'MEMHOOK_HOME': sys.argv[1], 'HOME': sys.argv[1]})\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+            "print(memhook.Writer(home, sys.argv[2]).db.execute('PRAGMA cache_size').fetchone()[0])\n")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), path], cwd=PROGRAM.parent, capture_output=True, text=True)
+    assert done.stdout == "-%d\n" % memhook.HUB_CACHE_KB, done.stderr
+    assert "hub-log-short" in (tmp_path / "memhook.log").read_text()
+
+
 def test_govern_with_hold_promotes_nothing(quiet):
     fill_inbox(quiet, "team")
     assert json.loads(quiet.run("govern", "--hold", "--json").stdout) == {"promoted": 0, "quarantined": 1, "duplicate": 1, "left": 1}
