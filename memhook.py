@@ -9174,37 +9174,47 @@ class Writer:
         self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 
     def submit(self, work: Callable[[Chains], Any]) -> Any:
-        """Run work(chains) in a transaction; -> what it returned, once that is on the disk. Raises Problem."""
+        """Run work(chains) in a transaction; -> what it returned, once that is on the disk. Raises Problem, and what work() raises."""
         job: list[Any] = [work]
         self.waiting.append(job)
         with self.lock:
-            if len(job) == 1:
+            while len(job) == 1:
                 self._commit_waiting()
         result = job[1]
-        if isinstance(result, Problem):
+        if isinstance(result, Exception):
             raise result
         return result
 
     def _commit_waiting(self) -> None:
-        """Do all that waits, and what comes meanwhile, in one transaction. It has an end: no thread has more than one job."""
+        """Do all that waits, and what comes meanwhile, in one transaction. It has an end: no thread has more than one job.
+
+        Where one of them fails, nothing of the group is done, and the others wait again.
+        """
         import sqlite3
         jobs: list[Any] = []
         results: list[Any] = []
-        failure = Problem(500, "the hub failed; this was not done")
+        self._take_waiting(jobs)
+        failed = jobs  # of a BEGIN and a COMMIT that fail
+        failure: Exception = Problem(500, "the hub failed; this was not done")
         try:
-            self._take_waiting(jobs)
             with Chains(self.db) as chains:
-                done = []
                 for job in jobs:
-                    done.append(self._run(job[0], chains))
+                    failed = [job]
+                    results.append(self._run(job[0], chains))
                     self._take_waiting(jobs)
-            results = done
-        except sqlite3.Error as error:  # busy, full, read-only, a trigger: nothing of the group is done, and each may come again
+                failed = jobs
+            failed = []
+            for job, result in zip(jobs, results):
+                job.append(result)
+        except sqlite3.Error as error:  # busy, full, read-only, a trigger: it may come again
             log(self.home, "hub-not-written", error=type(error).__name__, why=str(error)[:100])
             failure = Problem(503, "the hub cannot write now; this was not done", Retry_After="1")
+        except BUGS as error:
+            failure = error
         finally:
-            for job, result in zip(jobs, results or [failure] * len(jobs)):
-                job.append(result)
+            for job in failed:
+                job.append(failure)
+            self.waiting.extend(job for job in jobs if len(job) == 1)
 
     def _take_waiting(self, jobs: list[Any]) -> None:
         while self.waiting:

@@ -264,46 +264,81 @@ def test_where_the_receipt_of_a_decision_or_an_intake_fails_nothing_of_it_is_don
     assert quiet.run("audit").returncode == 0
 
 
-def test_writes_that_come_while_one_is_done_share_its_commit_and_none_pays_for_another(tmp_path):
-    home = memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)})
+@pytest.fixture
+def writer(tmp_path):
+    """A hub's writer, without the server before it."""
     path = str(tmp_path / "hub.db")
-    db = memhook.open_hub(path)
-    caller = memhook.find_caller(db, "Bearer " + memhook.add_token(db, "team", "ann", "member"))
-    db.close()
-    writer = memhook.Writer(home, path)
-    statements, results = [], {}
-    writer.db.set_trace_callback(statements.append)
-    begun, all_wait = threading.Event(), threading.Event()
+    memhook.open_hub(path).close()
+    writer = memhook.Writer(memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)}), path)
+    yield writer
+    writer.db.close()
 
-    def take(chains, number):
-        if number == 0:
-            begun.set()
-            assert all_wait.wait(30)
-        if number % 3 == 2:
-            raise memhook.Problem(409, "no")
-        return memhook.take_in(chains, caller, {"id": "c%d" % number, "title": "T", "content": "Number %d." % number})["id"]
+
+def caller_of(writer, name, tenant="team"):
+    return memhook.find_caller(writer.db, "Bearer " + memhook.add_token(writer.db, tenant, name, "member"))
+
+
+def submit_together(writer, works):
+    """Give each work to the writer in a thread of its own, all of them while the first is done; -> what each returned or raised."""
+    begun, all_wait = threading.Event(), threading.Event()
+    results = {}
+
+    def first(chains):
+        begun.set()
+        assert all_wait.wait(30)
+        return works[0](chains)
 
     def submit(number):
         try:
-            results[number] = writer.submit(lambda chains: take(chains, number))
-        except memhook.Problem as problem:
-            results[number] = problem.status
+            results[number] = writer.submit(works[number] if number else first)
+        except (memhook.Problem, *memhook.BUGS) as error:
+            results[number] = error
 
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(12)]
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(len(works))]
     threads[0].start()
     assert begun.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while len(writer.waiting) < 11:
+    while len(writer.waiting) < len(works) - 1:
         time.sleep(0.001)
     all_wait.set()
     for thread in threads:
         thread.join(30)
-    assert results == {number: 409 if number % 3 == 2 else "c%d" % number for number in range(12)}
+    return [results.get(number) for number in range(len(works))]
+
+
+def intake(caller, id):
+    return lambda chains: memhook.take_in(chains, caller, {"id": id, "title": "T", "content": "About %s." % id})["id"]
+
+
+def raising(error):
+    def work(chains):
+        raise error
+    return work
+
+
+def test_writes_that_come_while_one_is_done_share_its_commit_and_none_pays_for_another(writer):
+    ann, statements = caller_of(writer, "ann"), []
+    writer.db.set_trace_callback(statements.append)
+    no = memhook.Problem(409, "no")
+    results = submit_together(writer, [raising(no) if number % 3 == 2 else intake(ann, "c%d" % number) for number in range(12)])
+    assert results == [no if number % 3 == 2 else "c%d" % number for number in range(12)]
     assert statements.count("COMMIT") == 1
-    assert memhook.audit(writer.db, "")["findings"] == []
-    assert writer.db.execute("SELECT count(*) FROM receipts").fetchone()[0] == 8
-    writer.db.close()
+    assert memhook.audit(writer.db, "") == {"ok": True, "receipts": 8, "findings": []}
+
+
+def test_a_write_that_fails_takes_none_of_those_that_share_its_commit_with_it(writer):
+    ann, eve, bug = caller_of(writer, "ann"), caller_of(writer, "eve", "damaged"), ValueError("a bug")
+    writer.submit(intake(eve, "e0"))
+    writer.db.execute("INSERT INTO receipts SELECT tenant, 2, kind, at, actor, detail, prev_hash, hash, number + 1 FROM receipts")  # no room for another
+    works = [raising(bug) if number == 4 else intake(eve if number in (0, 7, 8, 11) else ann, "c%d" % number) for number in range(12)]
+    results = submit_together(writer, works)
+    assert results[4] is bug
+    assert [result.status for number, result in enumerate(results) if number in (0, 7, 8, 11)] == [503] * 4
+    assert [result for number, result in enumerate(results) if number not in (0, 4, 7, 8, 11)] == ["c1", "c2", "c3", "c5", "c6", "c9", "c10"]
+    assert writer.submit(intake(ann, "last")) == "last"
+    assert [id for (id,) in writer.db.execute("SELECT id FROM candidates ORDER BY number")] == ["e0", "c1", "c2", "c3", "c5", "c6", "c9", "c10", "last"]
+    assert {finding.split(":")[0] for finding in memhook.audit(writer.db, "")["findings"]} == {"damaged"}
 
 
 def test_the_log_has_its_length_before_the_first_intake_and_holds_nothing(quiet):
