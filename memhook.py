@@ -9165,7 +9165,9 @@ class Writer:
         import threading
         from collections import deque
         self.home = home
+        self.path = path
         self.db = connect_hub(path)
+        self.opened = os.stat(path)
         try:
             lengthen_log(self.db)
         except sqlite3.Error as error:  # in use, or the disk is full: it only will be slower
@@ -9203,6 +9205,7 @@ class Writer:
                     results.append(self._run(job[0], chains))
                     self._take_waiting(jobs)
                 failed = jobs
+                self.check_file()
             failed = []
             for job, result in zip(jobs, results):
                 job.append(result)
@@ -9215,6 +9218,20 @@ class Writer:
             for job in failed:
                 job.append(failure)
             self.waiting.extend(job for job in jobs if len(job) == 1)
+
+    def check_file(self) -> None:
+        """Raise sqlite3.OperationalError where the database was deleted, moved or replaced since it was opened.
+
+        SQLite goes on with the file that it has open, and what is written there is lost; a new connection would even make one database
+        of the new file and the old one's log.
+        """
+        import sqlite3
+        try:
+            is_here = os.path.samestat(os.stat(self.path), self.opened)
+        except OSError:
+            is_here = False
+        if not is_here:
+            raise sqlite3.OperationalError("the database is not where it was opened: put it back, or start the hub again")
 
     def _take_waiting(self, jobs: list[Any]) -> None:
         while self.waiting:
@@ -9240,6 +9257,7 @@ class Hub:
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
         """Run work(db, *values) on a reading connection, and return what it returns. Raises sqlite3.Error."""
+        self.writer.check_file()
         try:
             db = self.free.pop()
         except IndexError:

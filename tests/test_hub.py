@@ -565,6 +565,28 @@ def test_a_port_that_is_taken_is_said_and_not_a_traceback(hub):
     assert done.returncode == 1 and str(hub.port) in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_hub_whose_database_was(tmp_path, how):
+    """... takes nothing into a file that nobody has any more, and touches no other; once it is back, it goes on."""
+    with RunningHub(tmp_path) as hub:
+        token = hub.token("ann")
+        assert hub.propose(token, "Before.").status == 201
+        aside, other = tmp_path / "aside.db", tmp_path / "other.db"
+        memhook.open_hub(str(other)).close()
+        os.rename(hub.path, aside)
+        if how == "replaced":
+            os.rename(other, hub.path)
+        before = hub.path.read_bytes() if how == "replaced" else b""
+        replies = [hub.propose(token, "Between."), hub.ask("GET", "/api/candidates", token), hub.ask("GET", "/healthz")]
+        assert [reply.status for reply in replies] == [503, 503, 200] and replies[0].headers["Retry-After"]
+        assert "start the hub again" in hub.log()
+        assert (hub.path.read_bytes() if hub.path.exists() else b"") == before
+        os.rename(aside, hub.path)
+        assert hub.propose(token, "After.").status == 201
+        assert hub.statuses() == {"Before.": "inbox", "After.": "inbox"}
+        assert hub.run("audit").returncode == 0
+
+
 def write_until_it_ends(hub, token, accepted, offset):
     """Propose until the hub answers no more; the ids that were answered 201 go into `accepted`."""
     import http.client
