@@ -8748,9 +8748,16 @@ def make_memory(chains: Chains, caller: Caller, id: str) -> None:
                (cursor.lastrowid, *word_columns(title, content)))
 
 
+def must_hold(db: Any, caller: Caller) -> None:
+    """Raise Problem 401 where the caller's token was revoked since the request's head came: its body may take long."""
+    if db.execute("SELECT 1 FROM tokens WHERE id = ? AND revoked = ''", (caller.token,)).fetchone() is None:
+        raise no_valid_token()
+
+
 def promote(chains: Chains, caller: Caller, id: str) -> str:
-    """Do what an admin decided; -> the candidate's status. Raises Problem 404, 409, 422."""
+    """Do what an admin decided; -> the candidate's status. Raises Problem 401, 404, 409, 422."""
     db = chains.db
+    must_hold(db, caller)
     row = db.execute("SELECT status, title, content FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id)).fetchone()
     if row is None:
         raise Problem(404, "there is nothing here")
@@ -8767,11 +8774,12 @@ def promote(chains: Chains, caller: Caller, id: str) -> str:
 
 
 def reject(chains: Chains, caller: Caller, id: str) -> str:
-    """Take a candidate out of the inbox; -> its status. Raises Problem 404.
+    """Take a candidate out of the inbox; -> its status. Raises Problem 401, 404.
 
     A memory becomes a tombstone, for good, and its text leaves the memories.
     """
     db, tenant = chains.db, caller.tenant
+    must_hold(db, caller)
     row = db.execute("SELECT status FROM candidates WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
     if row is None:
         raise Problem(404, "there is nothing here")
@@ -9587,6 +9595,8 @@ class HubHandler(HubRequest):
         """Send a problem. A connection with an unread body is no use any more."""
         import socket
         self.server.waiting.pop(self, None)
+        if problem.status == 401:  # it was revoked: from now on that is said before a body is read
+            self.server.hub.callers.pop(self.headers.get("authorization", ""), None)
         route = self.route.__name__ if self.route else ""
         token = self.caller.token if self.caller else ""
         log(self.server.hub.home, "hub-refused", status=problem.status, route=route, token=token)

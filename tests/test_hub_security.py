@@ -91,6 +91,20 @@ def test_a_revoked_token_takes_nothing_in_though_it_just_did(hub):
     again = hub.run("token", "add", "mallory").stdout.strip()
     assert (hub.propose(again, "Again.").status, hub.propose(token, "After.").status) == (201, 401)
     assert {"Before.", "Again."} <= set(hub.statuses()) and "After." not in hub.statuses()
+    assert hub.ask("POST", "/api/candidates", token, b"{").status == 401  # known by now, and said before the body is read
+
+
+@pytest.mark.parametrize("verb", ["promote", "reject"])
+def test_an_admins_token_that_is_revoked_while_its_request_comes_decides_nothing(hub, verb):
+    token = hub.run("token", "add", "trudy", "--role", "admin").stdout.strip()
+    id = hub.propose(hub.token("ann"), "Not for Trudy to %s." % verb).json["id"]
+    with socket.create_connection(("127.0.0.1", hub.port), timeout=30) as link:
+        link.sendall(head(hub, "POST", "/api/candidates/%s/%s" % (id, verb), "Content-Length: 2", "Expect: 100-continue", token=token) + b"{")
+        assert code(link.recv(65_536)) == 100  # the token was looked at
+        hub.run("token", "revoke", "trudy")
+        link.sendall(b"}")
+        assert code(link.recv(65_536)) == 401
+    assert hub.statuses()["Not for Trudy to %s." % verb] == "inbox"
 
 
 def test_a_token_is_shown_once_and_kept_only_as_its_hash(hub):
