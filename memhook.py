@@ -8513,8 +8513,16 @@ def connect_hub(path: str) -> Any:
     return db
 
 
+def is_empty(db: Any) -> bool:
+    """Tell whether a database has no tables yet."""
+    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+
 def open_hub(path: str) -> Any:
-    """Open the database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or in use for too long."""
+    """Open the database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or cannot be read.
+
+    It is written to only where it is empty: to read it, nobody has to wait for who writes.
+    """
     import sqlite3
     try:
         if not os.path.exists(path):
@@ -8522,16 +8530,18 @@ def open_hub(path: str) -> Any:
             os.close(open_private(path, os.O_WRONLY | os.O_CREAT))  # SQLite gives its side files the same mode
         db = connect_hub(path)
         db.execute("SELECT fts5_source_id()")  # better now than at the first promotion
-        with transaction(db):
-            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in _HUB_SCHEMA.split(";\n"):
-                    db.execute(statement)
-                db.execute("INSERT INTO meta VALUES('format', ?)", (str(HUB_FORMAT),))
+        if is_empty(db):
+            with transaction(db):
+                if is_empty(db):  # no other process was faster
+                    for statement in _HUB_SCHEMA.split(";\n"):
+                        db.execute(statement)
+                    db.execute("INSERT INTO meta VALUES('format', ?)", (str(HUB_FORMAT),))
         stored = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
     except (sqlite3.Error, OSError) as error:
         raise StateError("the hub's database %s cannot be used: %s" % (path, error))
     if stored is None or stored[0] != str(HUB_FORMAT):
-        raise StateError("%s was written by another version of memhook" % path)
+        raise StateError("%s was written by another version of memhook" % path,
+                         "use that version, or move %s* away: memhook hub serve makes a new one, which needs new tokens" % path)
     return db
 
 
@@ -8578,7 +8588,7 @@ class using_hub:
         import sqlite3
         self.db.close()
         if isinstance(error, sqlite3.Error):
-            raise StateError("the hub's database refused it, and nothing of it was done: %s" % error) from error
+            raise StateError("the hub's database refused it: %s" % error, "nothing is half done: run the same again") from error
 
 
 def read_rows(db: Any, statement: str, values: Any = ()) -> Iterator[dict[str, Any]]:
