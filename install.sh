@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-0001f0b9fd89bef7ee37f0f975f69fe5bf712901ddbaaedcf6cdcb3ab55557ce}
+SHA256=${MEMHOOK_SHA256-31a83cf34354b9676b451df0b33d8ab792c0546eafea147862cc9c6488efcfba}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9573,11 +9573,8 @@ class HubHandler(HubRequest):
                 raise Problem(400, "a header stands twice")  # two programs could read that in two ways
             self.headers[name] = value.strip(" \t")
         self.query = parse_query(query) if query else {}
-        asked = self.headers.get("connection", "").lower()
-        if version == "HTTP/1.0":
-            self.close_connection = asked != "keep-alive"
-        else:
-            self.close_connection = asked == "close"
+        asked = [option.strip() for option in self.headers.get("connection", "").lower().split(",")]
+        self.close_connection = "close" in asked or (version == "HTTP/1.0" and "keep-alive" not in asked)
 
     def answer(self) -> None:
         """Decide, read the body, and send what the API says. Raises Problem."""

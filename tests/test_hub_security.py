@@ -371,6 +371,12 @@ def test_requests_sent_at_once_on_one_connection_are_answered_in_order(hub):
     assert [answer[:3] for answer in answers] == [b"200", b"201", b"200"] and b'"ann"' in answers[2]
 
 
+def test_a_connection_ends_where_close_is_one_of_its_options(hub):
+    for options, count in (("close", 1), ("keep-alive, Close", 1), ("TE,close", 1), ("keep-alive", 2), ("closed", 2)):
+        answers = hub.raw(head(hub, "GET", "/healthz", "Connection: " + options) + head(hub))
+        assert answers.count(b" 200 OK\r\n") == count and answers.count(b"Connection: close\r\n") == count % 2, options
+
+
 # ---- queries
 
 
