@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-31a83cf34354b9676b451df0b33d8ab792c0546eafea147862cc9c6488efcfba}
+SHA256=${MEMHOOK_SHA256-541f30a1badcfccff0c822e7396c8d5262bd176a5d6e01a940831e4f0439e9e5}
 
 tell() { printf '%s\n' "$*" >&2; }
 

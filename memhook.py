@@ -7781,6 +7781,7 @@ def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str
 
 TEAM_FORMAT = 1
 HUB_SECONDS = 10.0  # for each move of a hub: one that is down must not hold up a drain for long
+ANSWER_SECONDS = 60.0  # for a whole answer of it
 PAGE_BYTES = 16 << 20  # of one answer; a hub's page is a tenth of it
 RETRY_AFTER_SECONDS = 3600.0  # the most that a hub may ask us to wait
 SENT_KEYS = ("id", "title", "content")  # what of a candidate leaves this machine
@@ -7947,41 +7948,46 @@ def hub_url(text: str, allow_http: bool) -> str:
     return "%s://%s%s" % (parts.scheme, place, parts.path.rstrip("/"))
 
 
-class HubLink:
-    """A connection to the hub, kept alive over several questions. Redirects are not followed: the token goes to this host only."""
+def _converse(url: str, token: str, path: str, data: Optional[bytes]) -> Answer:
+    """Ask one question on a connection of its own. Redirects are not followed: the token goes to this host only."""
+    from urllib.parse import urlsplit
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    default_port = 443 if secure else 80
+    headers = {"Authorization": "Bearer " + token, "Accept": "application/json", "Content-Type": "application/json",
+               "User-Agent": "memhook/" + VERSION}
+    connection = connect(Endpoint(secure, parts.hostname or "", parts.port or default_port, ""), HUB_SECONDS)
+    try:
+        connection.request("GET" if data is None else "POST", parts.path + path, data, headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.read(PAGE_BYTES), response.getheader("Retry-After") or "")
+    finally:
+        connection.close()
 
-    def __init__(self, url: str, token: str) -> None:
-        from urllib.parse import urlsplit
-        parts = urlsplit(url)
-        secure = parts.scheme == "https"
-        default_port = 443 if secure else 80
-        self.endpoint = Endpoint(secure, parts.hostname or "", parts.port or default_port, "")
-        self.path = parts.path
-        self.headers = {"Authorization": "Bearer " + token, "Accept": "application/json", "Content-Type": "application/json",
-                        "User-Agent": "memhook/" + VERSION}
-        self.connection: Any = None  # made for the first question
 
-    def close(self) -> None:
-        """End the connection, if there is one; ask() makes another."""
-        if self.connection:
-            self.connection.close()
+def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
+    """GET a path of the hub's, or POST `body` as JSON there. Raises HubDown.
 
-    def ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
-        """Ask one question, `body` as JSON. Raises HubDown."""
-        from http.client import HTTPException
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    In a thread, for a socket's timeout begins anew with each byte: a hub that drips would keep us, and team.lock, for ever.
+    """
+    from http.client import HTTPException
+    from threading import Thread
+    data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    found: list[Any] = []  # the answer, or what was raised instead
+
+    def run() -> None:
         try:
-            if not self.connection:
-                self.connection = connect(self.endpoint, HUB_SECONDS)
-            self.connection.request(method, self.path + path, data, self.headers)
-            response = self.connection.getresponse()
-            text = response.read(PAGE_BYTES)
+            found.append(_converse(url, token, path, data))
         except (OSError, HTTPException, ValueError) as error:  # ValueError: a host name, or the system's proxy, makes no sense
-            self.close()
-            raise HubDown("the hub cannot be reached (%s)" % type(error).__name__)
-        if not response.isclosed():
-            self.close()  # it says more than a hub would
-        return Answer(response.status, text, response.getheader("Retry-After") or "")
+            found.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    answer = found[0] if found else TimeoutError()
+    if isinstance(answer, Exception):
+        raise HubDown("the hub cannot be reached (%s)" % type(answer).__name__)
+    return answer
 
 
 # ---- the outbox
@@ -8046,7 +8052,7 @@ def receipts_bytes(home: Home) -> int:
 def ask_identity(url: str, token: str) -> dict[str, str]:
     """Ask the hub whose token it is; -> {"tenant", "name", "role"}. Raises StateError."""
     try:
-        answer = HubLink(url, token).ask("GET", "/api/me")
+        answer = ask_hub(url, token, "/api/me")
     except HubDown as error:
         raise StateError("nothing was joined: %s" % error, "is memhook hub serve running at %s?" % url)
     identity = {name: answer.value.get(name) for name in ("tenant", "name", "role")}
@@ -8116,7 +8122,7 @@ def put_aside(home: Home, item: Item, candidate: dict[str, Any], reason: str) ->
     return reason
 
 
-def send_item(home: Home, team: Team, link: HubLink, item: Item) -> tuple[str, str]:
+def send_item(home: Home, team: Team, item: Item) -> tuple[str, str]:
     """Send one claimed candidate; -> (its id, what became of it). Raises Halt where nothing more can be sent."""
     spool = Spool(home.path("outbox"))
     candidate = read_candidate(spool, "claimed", item)
@@ -8127,7 +8133,7 @@ def send_item(home: Home, team: Team, link: HubLink, item: Item) -> tuple[str, s
         return id, put_aside(home, item, candidate, "for another hub or tenant")
     if team_consent(home) != team.url:
         raise Halt("the team was left")
-    answer = link.ask("POST", "/api/candidates", {name: candidate[name] for name in SENT_KEYS})
+    answer = ask_hub(team.url, team.token, "/api/candidates", {name: candidate[name] for name in SENT_KEYS})
     if answer.status in (200, 201) and "status" in answer.value:
         spool.ack(item)
         return id, "duplicate" if answer.value.get("duplicate") else "proposed"
@@ -8140,16 +8146,14 @@ def send_item(home: Home, team: Team, link: HubLink, item: Item) -> tuple[str, s
 
 def send_claimed(home: Home, team: Team, sent: Sent) -> None:
     """Claim and send one candidate after the other, and note in `sent` what became of each. Raises Halt; the item is back in new/ then."""
-    from contextlib import closing
     spool = Spool(home.path("outbox"))
-    with closing(HubLink(team.url, team.token)) as link:
-        for item in spool.claim_all():
-            try:
-                id, outcome = send_item(home, team, link, item)
-            except Halt:
-                spool.release(item, counts=False)
-                raise
-            sent.outcomes[id] = outcome
+    for item in spool.claim_all():
+        try:
+            id, outcome = send_item(home, team, item)
+        except Halt:
+            spool.release(item, counts=False)
+            raise
+        sent.outcomes[id] = outcome
 
 
 def check_sendable(state: dict[str, Any]) -> None:
@@ -8332,16 +8336,14 @@ def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
     tombstones = [{"at": iso(now()), "memory": id, "by": "team"} for id in ids if id not in buried]
     if tombstones:
         append_json_lines(home.path("tombstones.jsonl"), tombstones)
-    removed = 0
-    for id in ids:  # also those that were noted before: a pull may have ended just after that
-        if id in known:
-            path = known.pop(id)
-            remove_file(path)
-            sync_folder(os.path.dirname(path))
-            removed += 1
-    if removed:
+    gone = set(ids).intersection(known)  # also those that were noted before: a pull may have ended just after that
+    for id in gone:
+        path = known.pop(id)
+        remove_file(path)
+        sync_folder(os.path.dirname(path))
+    if gone:
         forget_indexed(home)  # now: a later page may fail, and the index would keep it
-    return removed
+    return len(gone)
 
 
 def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, str]) -> dict[str, int]:
@@ -8360,10 +8362,10 @@ def _keep_page(home: Home, team: Team, page: dict[str, Any], known: dict[str, st
     return {"added": added, "removed": removed}
 
 
-def _pull_page(link: HubLink, cursor: int) -> dict[str, Any]:
+def _pull_page(team: Team, cursor: int) -> dict[str, Any]:
     """Ask for what came after the cursor. Raises StateError."""
     try:
-        answer = link.ask("GET", "/api/memories?since=%d" % cursor)
+        answer = ask_hub(team.url, team.token, "/api/memories?since=%d" % cursor)
     except HubDown as error:
         raise StateError("nothing more was pulled: %s" % error, "try again later")
     if answer.status != 200 or not isinstance(answer.value.get("cursor"), int):
@@ -8371,7 +8373,7 @@ def _pull_page(link: HubLink, cursor: int) -> dict[str, Any]:
     return answer.value
 
 
-def _pull_all(home: Home, team: Team, link: HubLink) -> dict[str, int]:
+def _pull_all(home: Home, team: Team) -> dict[str, int]:
     """Apply page after page; -> {"added", "removed"}. Raises StateError.
 
     The cursor moves after its page is on disk: a pull that was killed is done again, and changes nothing the second time.
@@ -8380,7 +8382,7 @@ def _pull_all(home: Home, team: Team, link: HubLink) -> dict[str, int]:
     state = read_team_state(home)
     known = team_files(home)
     while True:
-        page = _pull_page(link, state["cursor"])
+        page = _pull_page(team, state["cursor"])
         kept = _keep_page(home, team, page, known)
         done = {name: done[name] + kept[name] for name in done}
         if page["cursor"] <= state["cursor"]:
@@ -8391,12 +8393,9 @@ def _pull_all(home: Home, team: Team, link: HubLink) -> dict[str, int]:
 
 def pull(home: Home) -> dict[str, int]:
     """Bring what the team kept, and what it took back, into memories/team; -> {"added", "removed"}. Raises StateError, BusyError."""
-    from contextlib import closing
     need_team(home)
     with team_lock(home, 30.0):
-        team = need_team(home)  # by now: it may have been left, or another joined, while we waited
-        with closing(HubLink(team.url, team.token)) as link:
-            return _pull_all(home, team, link)
+        return _pull_all(home, need_team(home))  # the team by now: it may have been left, or another joined, while we waited
 
 
 # ---- facts
@@ -8406,17 +8405,13 @@ def check_team(home: Home) -> dict[str, Any]:
     """Gather the facts of `team status --json`. Asks nobody."""
     team = read_team(home)
     state = read_team_state(home)
-    facts = {
-        "joined": team is not None, "url": "", "tenant": "", "name": "", "role": "",
+    waits = state["wait_until"] > now()
+    return {
+        "joined": team is not None, **{name: getattr(team, name, "") for name in ("url", "tenant", "name", "role")},
         "propose": home.setting("team_propose"), "outbox": Spool(home.path("outbox")).counts(),
-        "paused": state["paused"], "wait_until": "", "trouble": state["trouble"],
-        "pulled": len(list(walk_memories(home.path("memories", TEAM_PROJECT)))),
+        "paused": state["paused"], "wait_until": iso(state["wait_until"]) if waits else "", "trouble": state["trouble"],
+        "pulled": sum(1 for _ in walk_memories(home.path("memories", TEAM_PROJECT))),
     }
-    if team:
-        facts.update(url=team.url, tenant=team.tenant, name=team.name, role=team.role)
-    if state["wait_until"] > now():
-        facts["wait_until"] = iso(state["wait_until"])
-    return facts
 
 
 def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -12562,10 +12557,11 @@ def outbox_entries(home: Home) -> list[dict[str, str]]:
     entries = []
     why = waiting_reason(check_team(home))
     for item, state, candidate in waiting_candidates(home, ("claimed", "new", "dead")):
-        entry = {name: str(candidate.get(name) or "") for name in ("id", "title", "at")}
-        entry["id"] = entry["id"] or item.stem
-        entry["state"] = "refused" if state == "dead" else "waiting"
-        entry["reason"] = str(candidate.get("reason") or "not a candidate") if state == "dead" else why
+        entry = {"id": candidate.get("id") or item.stem, "title": candidate.get("title", ""), "at": str(candidate.get("at") or "")}
+        if state == "dead":
+            entry.update(state="refused", reason=str(candidate.get("reason") or "not a candidate"))
+        else:
+            entry.update(state="waiting", reason=why)
         entries.append(entry)
     return entries
 

@@ -15,6 +15,7 @@ import pytest
 import memhook
 from conftest import PROGRAM, Box, heeding_modes, wait_until
 from hubs import RunningHub, Wire
+from standins import cut, drip, hang
 
 
 class Member(Box):
@@ -644,6 +645,19 @@ def test_the_same_memory_proposed_while_it_waits_waits_once(hub, wired, tenant):
     member.propose(id)
     member.propose(id)
     assert len(member.outbox()) == 1
+
+
+@pytest.mark.parametrize("does", [drip, hang, cut])
+def test_a_hub_that_never_comes_to_an_end_holds_nobody_up(hub, wired, tenant, monkeypatch, does):
+    member, wire = wired
+    monkeypatch.setattr(memhook, "ANSWER_SECONDS", 1.0)
+    whole, wire.serve = wire.serve, does
+    start = time.monotonic()
+    _, sent = member.suggest("Use cents.")
+    assert time.monotonic() - start < 8 and (sent.outcomes, sent.left) == ({}, 1) and sent.why
+    wire.serve = whole
+    member.drain()
+    assert list(hub.statuses(tenant)) == ["Use cents."] and member.outbox() == []
 
 
 def test_what_the_hub_sends_cannot_write_to_the_terminal_or_fill_the_memory(member, wired):
