@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-541f30a1badcfccff0c822e7396c8d5262bd176a5d6e01a940831e4f0439e9e5}
+SHA256=${MEMHOOK_SHA256-6d2bac191d1dacfca11b07c1d62c58c83956b67d1a05e60cac9c01b92860208f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

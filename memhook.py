@@ -11204,6 +11204,29 @@ def named_transcripts(home: Home, paths: list[str]) -> list[str]:
     return found + [os.path.realpath(path) for path in gone]
 
 
+def _was_read(stored: dict[str, Any]) -> bool:
+    """Whether a capture or an import has looked into the transcript of this checkpoint."""
+    return bool(stored.get("parsed") or stored.get("segment"))
+
+
+def past_transcripts(home: Home) -> list[str]:
+    """Claude's transcripts that nothing was written to since the consent, and that no import looked into: all they hold is withheld.
+
+    There may be thousands, of gigabytes: verify reads them only where a person names them.
+    """
+    consent = read_consent(home)
+    if consent is None:
+        return []
+    found = []
+    for path in transcripts(home):
+        status, stored = regular_file(path), stored_checkpoint(home, transcript_key(path))
+        if status is None or stored is None or stored.get("own") or _was_read(stored):
+            continue
+        if status.st_size and status.st_mtime < consent.capture_at:
+            found.append(path)
+    return found
+
+
 def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
     """Every transcript that was captured or that should have been -> its key.
 
@@ -11215,7 +11238,7 @@ def known_transcripts(home: Home, consent: Optional[Consent]) -> dict[str, str]:
         stored = stored_checkpoint(home, key)
         if stored is None:
             closed.add(key)
-        elif not stored.get("own") and (stored.get("parsed") or stored.get("segment")):
+        elif not stored.get("own") and _was_read(stored):
             found[str(stored.get("path"))] = transcript_key(str(stored.get("path")))
     for path in transcripts(home):
         key, status = transcript_key(path), regular_file(path)
@@ -12292,6 +12315,15 @@ def show_coverage(coverage: Coverage) -> None:
                 show("    %-8s bytes %d-%d" % (word, start, end))
 
 
+def nothing_proved(home: Home, paths: list[str]) -> str:
+    """Why there was no transcript to verify, and what to do; `paths`: those that a person named."""
+    if paths:
+        return "Nothing was verified: no transcript lies there."
+    if read_consent(home) is None:
+        return "There is nothing to prove yet: memhook is not installed, so nothing is captured. To install: " + install_line()
+    return "There is nothing to prove yet: no session was written since you consented."
+
+
 def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> None:
     """What verify found: each transcript that a person should look at, then the sum. `totals`: the turns, by where they are."""
     states = [coverage.state for coverage in found]
@@ -12310,7 +12342,7 @@ def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> Non
         show("Turns that are not as memhook wrote them, for their files were edited or deleted since: %d." % totals["edited"])
     if not ok:
         show("Something is wrong: see above.")
-    else:
+    elif found:
         show("%s is lost and nothing is stored twice." % ("Nothing else" if totals["edited"] else "Nothing"))
 
 
@@ -12319,11 +12351,17 @@ def cmd_verify(home: Home, options: Any) -> int:
     totals = {name: sum(coverage.turns[name] for coverage in found) for name in TURN_PLACES}
     unchecked = sum(coverage.state == "not-checked" for coverage in found)
     ok = not totals["missing"] and not totals["repeated"] and not unchecked
+    past = [] if options.paths else past_transcripts(home)
     if options.json:
-        totals.update(bytes=sum(coverage.bytes for coverage in found), not_checked=unchecked)
+        totals.update(bytes=sum(coverage.bytes for coverage in found), not_checked=unchecked, past=len(past))
         show_json({"ok": ok, "transcripts": [coverage.to_json() for coverage in found], "totals": totals})
     else:
         show_verdict(found, totals, ok)
+        if not found:
+            show(nothing_proved(home, options.paths))
+        if past:
+            show("Not read, for nothing was written there since you consented: %s. memhook import takes what they hold."
+                 % counted(len(past), "transcript"))
     return EXIT_OK if ok else EXIT_FOUND
 
 

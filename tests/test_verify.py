@@ -413,9 +413,39 @@ def test_what_cannot_be_read_keeps_no_other_transcript_from_being_checked(box, t
     assert "not-checked  %s  (" % named in asked[0].stdout and "checkpoints cannot be read: 1." in asked[0].stdout
 
 
-def test_verify_of_nothing_says_so(bare):
+def test_verify_of_nothing_proves_nothing_and_says_what_to_do(bare):
     done = bare.run("verify")
     assert "0 transcripts," in done.stdout and not bare.home.exists()
+    assert "nothing to prove yet: memhook is not installed" in done.stdout and done.stdout.endswith("memhook.py install\n")
+    bare.install()
+    shown = bare.run("verify").stdout
+    assert "nothing to prove yet: no session" in shown and "is lost" not in shown and "Not read" not in shown
+    assert "Nothing was verified: no transcript lies there." in bare.run("verify", str(bare.project)).stdout
+    talk(bare, rounds=1)
+    shown = bare.run("verify").stdout
+    assert shown.endswith("Nothing is lost and nothing is stored twice.\n") and "to prove" not in shown
+
+
+def test_transcripts_that_nothing_was_written_to_since_the_consent_are_counted_and_read_where_they_are_named(box):
+    old = box.script("old", time.time() - 5_000)
+    old.prompt("Before the consent.")
+    older = box.script("older", time.time() - 5_000)
+    older.prompt("Before the consent, too.")
+    for script in (old, older):
+        os.utime(script.path, (time.time() - 4_000,) * 2)
+    box.script("empty").path.touch()
+    os.utime(box.script("empty").path, (time.time() - 4_000,) * 2)
+    shown = box.run("verify").stdout
+    assert "since you consented: 2 transcripts. memhook import takes" in shown and "is lost" not in shown
+    totals = verified(box, ok=True)["totals"]
+    assert (totals["past"], totals["withheld"]) == (2, 0)
+    totals = verified(box, str(old.path), ok=True)["totals"]
+    assert (totals["past"], totals["withheld"]) == (0, 1)
+    assert "Not read" not in box.run("verify", str(old.path)).stdout
+    box.run("import", "--yes", str(old.path))
+    box.drain()
+    totals = verified(box, ok=True)["totals"]
+    assert (totals["past"], totals["stored"]) == (1, 1)
 
 
 # ---- every shape of transcript
