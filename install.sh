@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6d2bac191d1dacfca11b07c1d62c58c83956b67d1a05e60cac9c01b92860208f}
+SHA256=${MEMHOOK_SHA256-4d0992afcf8f2744bbfd7875f1ad3cb217d836ffbb24644b7fab3778fec860a2}
 
 tell() { printf '%s\n' "$*" >&2; }
 

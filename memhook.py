@@ -2937,16 +2937,31 @@ def memory_files(home: Home) -> Iterator[str]:
 
 
 class Graves:
-    """What was forgotten on purpose: uuids of lines and hashes of turns."""
+    """What was forgotten on purpose."""
 
-    __slots__ = ("names",)
+    __slots__ = ("lines", "texts")
 
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
+    def __init__(self) -> None:
+        self.lines: set[str] = set()  # uuids
+        self.texts: dict[str, float] = {}  # hash of a turn's text -> when it was forgotten last
+
+    def add(self, tombstone: dict[str, Any]) -> None:
+        """Take in {"at", "memory": id, "turns": [text hash], "lines": [uuid]}; of one that is damaged, what can be read."""
+        lines, texts, at = tombstone.get("lines"), tombstone.get("turns"), parse_time(tombstone.get("at"))
+        if isinstance(lines, list):
+            self.lines.update(map(str, lines))
+        if isinstance(texts, list):
+            self.texts.update(dict.fromkeys(map(str, texts), float("inf") if at is None else at))
 
     def holds(self, turn: Turn) -> bool:
-        """By the line it came from, or by its text where that tells one turn from all others: "yes" is said again and again."""
-        return turn.line in self.names or (len(turn.text) >= TELLING_CHARS and text_hash(turn.text) in self.names)
+        """By the line it came from; or by its text, in whatever copy of what was said before, where that tells one turn from all others.
+
+        What is said again after it was forgotten is new, and "yes" is said again and again.
+        """
+        if turn.line in self.lines or len(turn.text) < TELLING_CHARS:
+            return turn.line in self.lines
+        forgotten_at = self.texts.get(text_hash(turn.text))
+        return forgotten_at is not None and (turn.at is None or turn.at <= forgotten_at)
 
 
 def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
@@ -2966,13 +2981,11 @@ def append_json_lines(path: str, values: list[dict[str, Any]]) -> None:
 
 
 def read_graves(home: Home) -> Graves:
-    """tombstones.jsonl: {"at", "memory": id, "turns": [text hash], "lines": [uuid]} a line."""
-    names: set[str] = set()
-    for stored in read_json_lines(home.path("tombstones.jsonl")):
-        for listed in (stored.get("turns"), stored.get("lines")):
-            if isinstance(listed, list):
-                names.update(map(str, listed))
-    return Graves(names)
+    """All of tombstones.jsonl."""
+    graves = Graves()
+    for tombstone in read_json_lines(home.path("tombstones.jsonl")):
+        graves.add(tombstone)
+    return graves
 
 
 # ==== 14. Sentences =============================================================
@@ -7132,8 +7145,10 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     id, transcript = memory_id(home, memory.front, path), memory.front.get("transcript")
     turns = sorted({text_hash(turn.text) for turn in memory.turns if len(turn.text) >= TELLING_CHARS})
     lines = sorted({turn.line for turn in memory.turns})
-    grave = Graves(set(turns) | set(lines))
-    tombstone = {"at": iso(now()), "memory": id, "turns": turns, "lines": lines}
+    said_last = max((turn.at or 0.0 for turn in memory.turns), default=0.0)  # on another machine, whose clock may be ahead
+    tombstone = {"at": iso(max(now(), said_last)), "memory": id, "turns": turns, "lines": lines}
+    grave = Graves()
+    grave.add(tombstone)
     append_json_lines(home.path("tombstones.jsonl"), [tombstone])
     remove_file(path)
     sync_folder(os.path.dirname(path))
@@ -7141,7 +7156,10 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
         "memory": 1, "index": 0, "spool": _forget_waiting(home, grave),
         "outbox": _forget_proposed(home, id), "checkpoints": _forget_open(home, grave),
     }
-    kept = ["copies you made: backups, commits, exports"]
+    kept = ["copies you made: backups, commits"]
+    hub = read_object(home.path("team.json")).get("url")
+    if hub:
+        kept.append("what you proposed of it to the team's hub %s, where an admin can reject it, and what came back by team pull" % hub)
     if transcript:
         kept.insert(0, "Claude Code's own transcript: %s" % transcript)
     name = storable_name(path)
@@ -11177,14 +11195,14 @@ class Check:
 
     def _speak_for(self, receipt: dict[str, Any], intact: bool, evidence: Evidence) -> None:
         """Count the turns of a receipt that the file does not hold any more. A gap is the range of their segment."""
-        names = evidence.graves.names
+        graves = evidence.graves
         for key, digest in receipt_turns(receipt):
             if key in self.met:
                 continue
             self.met.add(key)
             found = evidence.place(turn_mark(key, digest))
             if not found:
-                is_forgotten = key.rsplit("/", 1)[0] in names or digest in names
+                is_forgotten = key.rsplit("/", 1)[0] in graves.lines or digest in graves.texts
                 found = "missing" if intact else "edited"
                 if is_forgotten:
                     found = "forgotten"

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import time
 import sqlite3
 import subprocess
 
@@ -317,6 +318,21 @@ def test_it_does_not_come_back_by_a_fork_that_is_cut_differently(box):
     assert holding(box, "xylophon") == [] and results(box, "epilogue")
 
 
+def test_the_same_words_said_again_later_are_new(box):
+    said = "Please run the full test suite, fix whatever fails, and commit everything with a good message.", "It is done: %s" % SECRET * 3
+    talk(box, "session-0001", *said)
+    box.run("forget", only_id(box, "commit"))
+    script = box.script("session-0002", time.time() + 60)
+    for _ in range(2):  # in another session, and once more in it
+        script.prompt(said[0])
+        script.answer(said[1])
+        box.hook("SessionEnd", script)
+        box.drain()
+    assert [[turn.text for turn in memory.turns] for memory in box.memories()] == [list(said)] * 2
+    totals = json.loads(box.run("verify", "--json").stdout)["totals"]
+    assert (totals["stored"], totals["forgotten"], totals["missing"], totals["repeated"]) == (4, 2, 0, 0)
+
+
 def test_a_crash_after_the_tombstone_brings_nothing_back(box):
     """The tombstone is the first write; whatever comes after may be missing."""
     talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
@@ -370,6 +386,12 @@ def test_the_printed_receipt_is_for_a_person(box):
     script = talk(box, "session-0001", "Tell me: " + SECRET, "I see.")
     shown = box.run("forget", only_id(box, "xylophone")).stdout
     assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "I see." not in shown
+
+
+def test_forget_names_the_teams_hub_as_a_place_that_is_not_ours(box):
+    id = box.run("save", "zebras are striped").stdout.strip()
+    (box.home / "team.json").write_text('{"url": "http://hub.example:8377"}')
+    assert "proposed of it to the team's hub http://hub.example:8377" in box.run("forget", id).stdout
 
 
 def test_forget_names_a_copy_that_has_the_same_id_and_how_to_forget_it_too(box):

@@ -342,11 +342,13 @@ def test_the_store_holds_markdown_files_and_nothing_that_a_link_leads_out_to(tmp
 
 def test_tombstones_are_read_as_far_as_they_can_be(tmp_path):
     home = memhook.Home({"MEMHOOK_HOME": str(tmp_path)})
-    assert memhook.read_graves(home).names == set()
+    assert not memhook.read_graves(home).lines and not memhook.read_graves(home).texts
     (tmp_path / "tombstones.jsonl").write_bytes(
         b'{"turns":["t1","t2"],"lines":["l1"]}\n\nhalf {"turns":\n[]\n{"lines":null}\n{"turns":5}\n{"turns":{"a":1}}\n"x"\n\xff\n'
-        b'{"lines":["l2"]}')
-    assert {"t1", "t2", "l1", "l2"} <= memhook.read_graves(home).names
+        b'{"lines":["l2"]}\n{"at":"2026-01-01T00:00:00.000Z","turns":["t3"]}\n{"at":7,"turns":["t4"]}')
+    graves = memhook.read_graves(home)
+    assert {"l1", "l2"} <= graves.lines and graves.texts["t3"] == memhook.parse_time("2026-01-01T00:00:00.000Z")
+    assert [graves.texts[name] for name in ("t1", "t2", "t4")] == [float("inf")] * 3
 
 
 def test_touched_files_are_those_of_tool_lines_each_once():
