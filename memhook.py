@@ -552,6 +552,25 @@ RANGES: dict[str, tuple[float, float]] = {  # the least and the most of the numb
     "min_score": (0, 1),
 }
 ANY_NUMBER = (0, 1e15)
+ON_OFF = {"1": "on", "true": "on", "yes": "on", "0": "off", "false": "off", "no": "off"}  # what else people write into a switch
+
+
+def setting_value(name: str, written: Any) -> Any:
+    """What `written` means for a setting, of the default's type; None where it is no value for it."""
+    default = SETTINGS[name]
+    try:
+        value = type(default)(written)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if name in CHOICES:
+        word = value.strip().lower()
+        if "on" in CHOICES[name]:
+            word = ON_OFF.get(word, word)
+        return word if word in CHOICES[name] else None
+    if isinstance(default, str):
+        return value
+    least, most = RANGES.get(name, ANY_NUMBER)
+    return value if least <= value <= most else None  # a NaN is neither
 
 
 class Home:
@@ -578,28 +597,27 @@ class Home:
         os.chmod(self.root, 0o700)  # it may have been there before
         write_file(self.path(".gitignore"), b"*\n")
 
+    def in_force(self, name: str) -> tuple[str, Any]:
+        """(environment, file or default; the value) of a setting. What is no value for it is passed over: wrong_settings() tells of it."""
+        written = self.environ.get("MEMHOOK_" + name.upper())
+        if written is not None:
+            value = setting_value(name, written)
+            if value is not None:
+                return "environment", value
+        stored = read_object(self.path("config.json"))
+        if name in stored:
+            value = setting_value(name, stored[name])
+            if value is not None:
+                return "file", value
+        return "default", SETTINGS[name]
+
     def source(self, name: str) -> str:
-        """Where a setting's value comes from: environment, file or default."""
-        if self.environ.get("MEMHOOK_" + name.upper()) is not None:
-            return "environment"
-        return "file" if name in read_object(self.path("config.json")) else "default"
+        """Where the value of a setting comes from: environment, file or default."""
+        return self.in_force(name)[0]
 
     def setting(self, name: str) -> Any:
-        """The environment, else config.json; of the default's type, and the default itself where that is no value for it."""
-        default = SETTINGS[name]
-        value = self.environ.get("MEMHOOK_" + name.upper())
-        if value is None:
-            value = read_object(self.path("config.json")).get(name, default)
-        try:
-            value = type(default)(value)
-        except (TypeError, ValueError, OverflowError):
-            return default
-        if isinstance(default, str):
-            fits = value in CHOICES.get(name, (value,))
-        else:
-            least, most = RANGES.get(name, ANY_NUMBER)
-            fits = least <= value <= most  # a NaN is neither
-        return value if fits else default
+        """The value of a setting: of the environment, else of config.json, else the default."""
+        return self.in_force(name)[1]
 
 
 def settings_path(home: Home) -> str:
@@ -11306,27 +11324,38 @@ def known_key(name: str) -> str:
     raise UsageError("no setting %s" % redact(name), "".join(near) + "memhook config list shows all")
 
 
-def _number_setting(key: str, text: str) -> Any:
-    kind = type(SETTINGS[key])
-    least, most = RANGES.get(key, ANY_NUMBER)
-    try:
-        value = kind(text)
-        if least <= value <= most:
-            return value
-    except (ValueError, OverflowError):
-        pass
-    wanted = "a whole number" if kind is int else "a number"
-    raise UsageError("%s is %s from %g to %g, not %s" % (key, wanted, least, most, redact(text)),
-                     "such as: memhook config set %s %g" % (key, SETTINGS[key]))
+def value_error(key: str, text: str) -> UsageError:
+    """Say what a setting's values are: `text` is none of them."""
+    words = CHOICES.get(key)
+    if words:
+        return UsageError("%s is %s, not %s" % (key, " or ".join(words), redact(text)), "memhook config set %s %s" % (key, "|".join(words)))
+    wanted = "a whole number" if isinstance(SETTINGS[key], int) else "a number"
+    return UsageError("%s is %s from %g to %g, not %s" % (key, wanted, *RANGES.get(key, ANY_NUMBER), redact(text)),
+                      "such as: memhook config set %s %g" % (key, SETTINGS[key]))
+
+
+def wrong_settings(written: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, what is wrong) of the settings that have no effect, for what is written is no value of theirs; "" counts as not written."""
+    for name, value in written.items():
+        if name in SETTINGS and value != "" and setting_value(name, value) is None:
+            yield name, str(value_error(name, str(value)))
+
+
+def wrong_variables(home: Home) -> Iterator[tuple[str, str]]:
+    """(setting, what is wrong, for a person) of each variable of the environment that has no effect."""
+    variables = {name: "MEMHOOK_" + name.upper() for name in SETTINGS}
+    written = {name: home.environ[variable] for name, variable in variables.items() if variable in home.environ}
+    for name, fault in wrong_settings(written):
+        yield name, "%s in the environment has no effect: %s" % (variables[name], fault)
 
 
 def parse_setting(key: str, text: str) -> Any:
     """The value of a setting that a person wrote, checked. Raises UsageError; a key or password is refused: it belongs into a file."""
-    if not isinstance(SETTINGS[key], str):
-        return _number_setting(key, text)
-    words = CHOICES.get(key)
-    if words and text not in words:
-        raise UsageError("%s is %s, not %s" % (key, " or ".join(words), redact(text)), "memhook config set %s %s" % (key, "|".join(words)))
+    value = setting_value(key, text)
+    if value is None:
+        raise value_error(key, text)
+    if key in CHOICES or not isinstance(value, str):
+        return value
     if key.endswith("_url"):
         parse_endpoint(text, "embeddings" if key.startswith("embedder") else "chat/completions")
     elif redact_path(text) != text or re.search(r"[\x00-\x1f\x7f]", text):
@@ -12453,8 +12482,8 @@ MEANING_COLUMNS = 40  # less room than this makes a column that nobody reads
 
 def setting_facts(home: Home, name: str) -> dict[str, Any]:
     """-> {"value", "source": "environment", "file" or "default"}; a key that somebody wrote into a value is not shown."""
-    value = home.setting(name)
-    return {"value": redact_path(value) if isinstance(value, str) else value, "source": home.source(name)}
+    source, value = home.in_force(name)
+    return {"value": redact_path(value) if isinstance(value, str) else value, "source": source}
 
 
 def terminal_columns() -> int:
@@ -12505,6 +12534,16 @@ def say_setting(home: Home, key: str) -> None:
     say("%s is %s%s" % (key, value, told))
 
 
+def refuse_wrong_settings(home: Home, names: tuple[str, ...]) -> None:
+    """Raises StateError where one of these settings is written, in the environment or config.json, with what is no value for it."""
+    path = home.path("config.json")
+    faults = list(wrong_variables(home))
+    faults += [(name, "%s has no effect: %s" % (path, fault)) for name, fault in wrong_settings(read_object(path))]
+    told = [fault for name, fault in faults if name in names]
+    if told:
+        raise StateError("; ".join(told), "correct it, or take it out; till then what is shown above counts")
+
+
 CONFIG_ACTIONS = {"list": 0, "get": 1, "set": 2, "unset": 1}  # how many words follow
 
 
@@ -12514,11 +12553,13 @@ def cmd_config(home: Home, options: Any) -> None:
         raise UsageError("config %s takes %s" % (options.action, ("no key", "a key", "a key and a value")[wanted]), "memhook config --help")
     if options.action == "list":
         show_settings(home, options.json)
+        refuse_wrong_settings(home, tuple(SETTINGS))
         return
     key = known_key(options.key)
     if options.action == "get":
         facts = setting_facts(home, key)
         show_answer(options, {"key": key, **facts}, str(facts["value"]))
+        refuse_wrong_settings(home, (key,))
         return
     if options.action == "set":
         set_setting(home, key, options.value, options.consent, say)
@@ -12970,6 +13011,9 @@ def run_command(home: Home, argv: list[str]) -> int:
     finally:
         sys.stdout.flush()  # help is printed without
     command = next(command for command in COMMANDS if command.name == options.command)
+    if command.run is not cmd_config or options.action in ("set", "unset"):  # what shows them ends with an error
+        for _, fault in wrong_variables(home):
+            say("memhook: %s" % fault)
     return command.run(home, options) or EXIT_OK
 
 

@@ -138,6 +138,55 @@ def test_values_of_another_kind_in_the_file_are_kept(box):
     assert stored(box) == {"x-mine": [1, "é"], "recall": "off", "min_score": 0.35}
 
 
+SPELLINGS = [("on", "1 on ON true True TRUE yes Yes"), ("off", "0 off Off OFF false False FALSE no NO")]
+
+
+@pytest.mark.parametrize("word, spelt", [(word, spelt) for word, all_of_it in SPELLINGS for spelt in all_of_it.split()])
+def test_a_switch_takes_every_usual_spelling_wherever_it_is_written(box, word, spelt):
+    other = {"on": "off", "off": "on"}[word]
+    config(box, "set", "recall", other)
+    config(box, "set", "recall", spelt)
+    assert stored(box) == {"recall": word}
+    config(box, "set", "recall", other)
+    box.env["MEMHOOK_RECALL"] = spelt
+    assert config(box, "get", "recall") == (word + "\n", "")
+    assert json.loads(config(box, "get", "recall", "--json")[0]) == {"key": "recall", "value": word, "source": "environment"}
+
+
+def test_a_switch_in_the_file_may_be_a_boolean_and_a_word_in_any_case(box):
+    (box.home / "config.json").write_text('{"recall": false, "worktrees": "Separate"}')
+    assert config(box, "get", "recall") == ("off\n", "") and config(box, "get", "worktrees") == ("separate\n", "")
+
+
+@pytest.mark.parametrize("key, value, counts", [("recall", "none", "off"), ("max_results", "many", "9"), ("embedder", "yes", "none")])
+def test_a_variable_that_is_no_value_is_an_error_and_what_counts_is_shown_with_its_source(box, key, value, counts):
+    (box.home / "config.json").write_text('{"recall": "off", "max_results": 9}')
+    source = "default" if key == "embedder" else "file"
+    box.env["MEMHOOK_" + key.upper()] = value
+    variable = "MEMHOOK_%s in the environment has no effect: %s is " % (key.upper(), key)
+    out, err = config(box, "get", key, code=1)
+    assert out == counts + "\n" and err.startswith("memhook: " + variable) and "not %s\n" % value in err
+    out, err = config(box, "list", "--json", code=1)
+    assert json.loads(out)[key]["source"] == source and variable in err
+    assert config(box, "get", "quota_max") == ("60\n", "")
+    assert variable in config(box, "set", "quota_max", "50")[1]
+    done = box.run("search", "anything")  # every command says it, on stderr
+    assert "memhook: " + variable in done.stderr and variable not in done.stdout
+
+
+def test_what_is_no_value_in_the_file_is_an_error_of_the_config_command(box):
+    (box.home / "config.json").write_text('{"recall": "never", "max_results": []}')
+    out, err = config(box, "get", "recall", code=1)
+    assert out == "on\n" and "config.json has no effect: recall is on or off, not never" in err and "max_results" not in err
+    assert "max_results is a whole number" in config(box, "list", code=1)[1]
+
+
+def test_an_empty_variable_is_as_if_it_were_not_set(box):
+    config(box, "set", "recall", "off")
+    box.env["MEMHOOK_RECALL"] = ""
+    assert config(box, "get", "recall") == ("off\n", "") and json.loads(config(box, "list", "--json")[0])["recall"]["source"] == "file"
+
+
 # ---- refused
 
 @pytest.mark.parametrize("key,near", [("distiler", "distiller"), ("max_result", "max_results"), ("embeder_url", "embedder_url"), ("vectorweight", "vector_weight"), ("quotamax", "quota_max")])
@@ -165,7 +214,7 @@ def test_an_empty_value_is_told_with_what_it_stands_for(box):
 
 @pytest.mark.parametrize("key,value", [
     ("max_results", "many"), ("max_results", "0"), ("max_results", "51"), ("max_results", "1.5"), ("max_results", ""), ("max_results", "1e9"), ("quota_max", "-1"),
-    ("recall", "maybe"), ("recall", ""), ("recall", "ON"), ("distiller", "openai"), ("embedder", "yes"), ("worktrees", "x"), ("team_propose", "maybe"), ("claude_credential", "both"),
+    ("recall", "maybe"), ("recall", ""), ("worktrees", "on"), ("worktrees", "1"), ("distiller", "openai"), ("embedder", "yes"), ("worktrees", "x"), ("team_propose", "maybe"), ("claude_credential", "both"),
     ("vector_weight", "2"), ("vector_weight", "nan"), ("min_score", "inf"), ("min_score", "-0.1"), ("recall_units", "9001"), ("distiller_seconds", "0"),
     ("distiller_url", "not an address"), ("embedder_url", "ftp://x"), ("distiller_key_env", "sk-1 2"), ("distiller_key_env", "A=B"), ("distiller_model", "a\nb"),
 ])
@@ -364,7 +413,7 @@ def test_every_setting_has_a_value_of_its_kind_and_every_choice_is_one():
     assert set(memhook.CHOICES) | set(memhook.RANGES) <= set(NAMES)
 
 
-@pytest.mark.parametrize("value", ["claud", "", "HTTP", "none"])
+@pytest.mark.parametrize("value", ["claud", "", "https", "none", "on", "yes", "1"])
 def test_a_distiller_that_does_not_exist_is_offline(box, value):
     box.env["MEMHOOK_DISTILLER"] = value
     assert box.api.setting("distiller") == "offline"
