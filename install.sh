@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-4d0992afcf8f2744bbfd7875f1ad3cb217d836ffbb24644b7fab3778fec860a2}
+SHA256=${MEMHOOK_SHA256-9cc2160a9edc11d6b68ce29ad0bb4cce75b5fe1fbef1f71ea2cd38e265624fa0}
 
 tell() { printf '%s\n' "$*" >&2; }
 
@@ -20,11 +20,20 @@ fail() {
     exit 1
 }
 
-# The first Python that runs and is 3.9 or newer: a name on PATH may be a stub that only opens a shop.
+is_python() { # PROGRAM
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1
+}
+
+# PYTHON, else the first Python that runs and is 3.9 or newer: a name on PATH may be a stub that only opens a shop.
 find_python() {
-    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python; do
-        [ -n "$candidate" ] || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then
+    if [ -n "${PYTHON:-}" ]; then
+        is_python "$PYTHON" || fail "PYTHON=$PYTHON is no Python 3.9 or newer that runs" \
+            "name one that does, or leave PYTHON out: then one is looked for on PATH"
+        printf '%s\n' "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python; do
+        if is_python "$candidate"; then
             printf '%s\n' "$candidate"
             return
         fi

@@ -242,6 +242,19 @@ def test_without_a_python_of_3_9_it_says_so(box, old):
     assert tree(box.root) == before
 
 
+@pytest.mark.parametrize("named", ["/nope/python3", "a stub"])
+def test_a_python_that_was_named_and_cannot_be_used_is_not_replaced_by_another(box, shell, named):
+    if named == "a stub":
+        named = box.root / "python of old"
+        named.write_text("#!/bin/sh\nexit 1\n")
+        named.chmod(0o755)
+    box.env["PYTHON"] = str(named)
+    before = tree(box.root)
+    done = run(box, [shell, SCRIPT, *CONSENT], check=False)
+    assert done.returncode == 1 and "PYTHON=%s is no Python 3.9" % named in done.stderr and "leave PYTHON out" in done.stderr
+    assert tree(box.root) == before
+
+
 def test_a_python_that_only_a_version_names_is_found(box):
     folder = only(box)
     (folder / "python3").write_text("#!/bin/sh\nexit 9\n")
