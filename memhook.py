@@ -11560,16 +11560,22 @@ def managed_files(home: Home) -> list[str]:
     return [os.path.join(folder, "managed-settings.json"), *single]
 
 
-def _switch(paths: list[str], name: str) -> tuple[str, Any]:
-    """(file, value) of a setting in the last of the files that has it; ("", None) where none has."""
+def own_files(home: Home, cwd: str) -> list[str]:
+    """The settings that a person may have put there for a session in the folder `cwd`, the strongest last."""
+    return [settings_path(home), os.path.join(cwd, ".claude", "settings.json"), os.path.join(cwd, ".claude", "settings.local.json")]
+
+
+def _switch(paths: list[str], name: str, group: str = "") -> tuple[str, Any]:
+    """(file, value) of a setting, or one of a group of them, in the last of the files that has it; ("", None) where none has."""
     found: tuple[str, Any] = ("", None)
     for path in paths:
         try:
             stored = read_object(path)
         except OSError:
             continue
-        if name in stored:
-            found = (path, stored[name])
+        settings = stored.get(group) if group else stored
+        if isinstance(settings, dict) and name in settings:
+            found = (path, settings[name])
     return found
 
 
@@ -11582,8 +11588,7 @@ def _covers_hooks(value: Any) -> bool:
 
 def check_switches(home: Home, cwd: str) -> Iterator[Finding]:
     """Settings of Claude Code that keep our hooks from running."""
-    managed = managed_files(home)
-    own = [settings_path(home), os.path.join(cwd, ".claude", "settings.json"), os.path.join(cwd, ".claude", "settings.local.json")]
+    managed, own = managed_files(home), own_files(home, cwd)
     why, ask = "Claude Code runs none of our hooks: nothing is captured", "ask whoever manages this machine"
     path, value = _switch(own + managed, "disableAllHooks")
     if value is True:
@@ -11594,6 +11599,22 @@ def check_switches(home: Home, cwd: str) -> Iterator[Finding]:
     path, value = _switch(managed, "strictPluginOnlyCustomization")
     if _covers_hooks(value):
         yield "strictPluginOnlyCustomization covers hooks in %s" % path, why, ask + " to allow hooks outside plugins"
+
+
+def check_off(home: Home, consent: Consent, cwd: str) -> Iterator[Finding]:
+    """What a person switched off and may have forgotten: a pause, MEMHOOK_OFF in settings or in this shell, a .memhook-off here."""
+    if consent.paused:
+        yield ("capture is paused since %s" % iso(consent.pauses[-1][0]),
+               "nothing that is said in the pause is captured, in any session; what was said before it is safe",
+               "memhook resume ends it; memhook import then takes what was said in it, if you want that")
+    path, value = _switch(own_files(home, cwd) + managed_files(home), "MEMHOOK_OFF", "env")
+    if value == "1":
+        yield ("MEMHOOK_OFF=1 is set under env in %s" % path, "no session that is started with these settings is captured",
+               "take MEMHOOK_OFF out of it, unless that is meant")
+        return
+    what, _, why = off_here(home, cwd).partition(": ")
+    if what:
+        yield what, why, "remove the file, or unset the variable, unless that is meant; elsewhere sessions are captured"
 
 
 def check_transcripts(home: Home, consent: Consent) -> Iterator[Finding]:
@@ -11841,6 +11862,7 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
         return
     yield from check_hooks_stand(home)
     yield from check_switches(home, cwd)
+    yield from check_off(home, consent, cwd)
     yield from check_transcripts(home, consent)
     for check in (check_queues, check_modes, check_disk, check_index, check_models, check_settings):
         yield from check(home)

@@ -285,6 +285,41 @@ def test_managed_settings_that_let_hooks_run_are_none(box, value):
     assert found(box) == []
 
 
+# ---- switched off by a person
+
+def test_a_pause_that_may_be_forgotten_is_found_and_resume_ends_it(box):
+    box.run("pause")
+    finding = only(box)
+    assert finding["what"] == "capture is paused since " + box.status()["since"]["pause"]
+    assert "before it is safe" in finding["why"] and finding["mend"].startswith("memhook resume")
+    box.run("resume")
+    assert found(box) == []
+
+
+@pytest.mark.parametrize("place", ["user", "project", "managed"])
+def test_memhook_off_in_the_environment_that_settings_give_is_found(box, place):
+    paths = {"user": box.config / "settings.json", "project": box.project / ".claude" / "settings.local.json", "managed": box.root / "managed" / "managed-settings.json"}
+    path = paths[place]
+    path.parent.mkdir(exist_ok=True)
+    stored = settings(box) if place == "user" else {}
+    path.write_text(json.dumps({**stored, "env": {"MEMHOOK_OFF": "1"}}))
+    box.env["MEMHOOK_OFF"] = "1"  # as in a shell of Claude's, which has these settings: told once
+    assert only(box)["what"] == "MEMHOOK_OFF=1 is set under env in %s" % path
+    del box.env["MEMHOOK_OFF"]
+    for harmless in ({"MEMHOOK_OFF": "0"}, {"OTHER": "1"}, [], None):
+        path.write_text(json.dumps({**stored, "env": harmless}))
+        assert found(box) == []
+
+
+def test_a_folder_or_a_shell_in_which_memhook_is_off_is_found(box):
+    (box.project / ".memhook-off").touch()
+    finding = only(box)
+    assert finding["what"].startswith("a .memhook-off file lies in this folder") and finding["why"] == "nothing is captured here"
+    assert found(box, cwd=box.root) == []
+    box.env["MEMHOOK_OFF"] = "1"
+    assert only(box, cwd=box.root)["what"] == "MEMHOOK_OFF=1 is set"
+
+
 # ---- transcripts
 
 def test_capture_that_has_not_fired_lately_is_found(box):
@@ -317,7 +352,7 @@ def test_in_a_pause_nothing_is_late(box):
     script.prompt("What is a cent?")
     age(script.path, 3 * 3600)
     box.run("pause")
-    assert found(box) == []
+    assert "capture is paused since" in only(box)["what"]
 
 
 @pytest.mark.parametrize("days,old,expected", [(30, 28.5, True), (30, 20, False), (10, 8, True), (None, 28.5, True), (400, 28.5, False)])
