@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9cc2160a9edc11d6b68ce29ad0bb4cce75b5fe1fbef1f71ea2cd38e265624fa0}
+SHA256=${MEMHOOK_SHA256-45495fb8f78ad8cf71cded0c86acac518a6bc24b8345c0ec378a4a7a5c80c69a}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -11645,28 +11645,46 @@ def _failed_hooks(home: Home) -> list[dict[str, Any]]:
     return [event for event in failures if (parse_time(event.get("at")) or 0.0) > now() - LATE_SECONDS]
 
 
-def _waited_long(home: Home, box: str) -> int:
-    """How many items of the spool or the outbox have waited for more than a day."""
+def _queued_at(home: Home, box: str) -> list[float]:
+    """When each waiting item of the spool or the outbox was put there."""
     waiting = [regular_file(home.path(box, "new", name)) for name in list_folder(home.path(box, "new"))]
-    return sum(status is not None and now() - status.st_mtime > LATE_SECONDS for status in waiting)
+    return [status.st_mtime for status in waiting if status is not None]
+
+
+def _waited_long(queued_at: list[float]) -> int:
+    """How many have waited for more than a day."""
+    return sum(now() - at > LATE_SECONDS for at in queued_at)
+
+
+def check_outbox(home: Home) -> Iterator[Finding]:
+    """What keeps candidates from the team's hub, as far as the last sending tells."""
+    team = check_team(home)
+    yield from team_troubles(team)
+    queued_at = _queued_at(home, "outbox")
+    late = _waited_long(queued_at)
+    if not team["joined"] or not queued_at:
+        return
+    if team["trouble"] and not team["paused"]:
+        waiting = counted(len(queued_at), "candidate waits", "candidates wait")
+        until = "; nothing is tried before %s" % team["wait_until"] if team["wait_until"] else ""
+        yield ("%s for the team at %s since %s: %s" % (waiting, team["url"], iso(min(queued_at)), team["trouble"]),
+               "the team does not see what waits, and nothing of it is lost" + until,
+               "memhook team outbox --retry tries now; after that each drain does")
+    elif late:
+        yield ("%s for the team waited for more than a day" % counted(late, "candidate"), "the hub does not answer, or nothing is sent",
+               "memhook team outbox --retry")
 
 
 def check_queues(home: Home) -> Iterator[Finding]:
     """Dead letters, segments that wait too long, hooks that failed."""
-    team = check_team(home)
-    yield from team_troubles(team)
     dead = Spool(home.path("spool")).counts()["dead"]
     if dead:
         yield ("%s in the spool" % counted(dead, "dead letter"), "they were given up after several tries, and are in no memory",
                "memhook drain --retry-dead")
-    late = _waited_long(home, "spool")
+    late = _waited_long(_queued_at(home, "spool"))
     if late:
         yield ("%s waited for more than a day" % counted(late, "segment has", "segments have"),
                "the drain does not run, or does not get through", "memhook drain")
-    late = _waited_long(home, "outbox") if team["joined"] else 0
-    if late:
-        yield ("%s for the team waited for more than a day" % counted(late, "candidate"), "the hub does not answer, or nothing is sent",
-               "memhook team outbox --retry")
     failed = _failed_hooks(home)
     if failed:
         last = "%s %s" % (failed[-1].get("error"), failed[-1].get("where", ""))
@@ -11864,7 +11882,7 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     yield from check_switches(home, cwd)
     yield from check_off(home, consent, cwd)
     yield from check_transcripts(home, consent)
-    for check in (check_queues, check_modes, check_disk, check_index, check_models, check_settings):
+    for check in (check_outbox, check_queues, check_modes, check_disk, check_index, check_models, check_settings):
         yield from check(home)
 
 

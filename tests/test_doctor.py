@@ -12,7 +12,7 @@ import pytest
 
 import memhook
 from conftest import Box
-from standins import Claude, agree
+from standins import Claude, agree, status
 
 DAY = 86_400
 
@@ -410,18 +410,50 @@ def test_segments_that_wait_for_more_than_a_day_are_found(box):
     assert "1 segment has waited" in only(box)["what"]
 
 
-def test_candidates_that_wait_long_for_the_hub_are_found(box):
+def joined(box, url):
+    """Join a team whose hub is at `url`, and queue a candidate for it; -> its file."""
     consent = json.loads((box.home / "consent.json").read_text())
-    (box.home / "consent.json").write_text(json.dumps({**consent, "team": {"url": "http://127.0.0.1:9"}}))
-    (box.home / "team.json").write_text(json.dumps({"format": memhook.TEAM_FORMAT, "url": "http://127.0.0.1:9", "tenant": "shop", "name": "ann", "role": "member"}))
-    (box.home / "team-token").write_text("a-token-of-the-hub")
-    waiting = box.home / "outbox" / "new" / "0001.json"
-    waiting.parent.mkdir(parents=True)
-    waiting.write_text("{}")
-    for path in (box.home / "team.json", box.home / "team-token", waiting):
-        path.chmod(0o600)
-    for path in (waiting.parent, waiting.parent.parent):
-        path.chmod(0o700)
+    put(box, "consent.json", json.dumps({**consent, "team": {"url": url}}))
+    put(box, "team.json", json.dumps({"format": memhook.TEAM_FORMAT, "url": url, "tenant": "shop", "name": "ann", "role": "member"}))
+    put(box, "team-token", "a-token-of-the-hub")
+    id = memhook.content_id("shop", "Money", "Use cents.")
+    memhook.enqueue(box.api, {"id": id, "title": "Money", "content": "Use cents.", "hub": url})
+    waiting, = (box.home / "outbox" / "new").iterdir()
+    return waiting
+
+
+def test_candidates_that_wait_after_a_sending_in_vain_are_found_with_what_the_hub_said(box, serve):
+    hub = serve(lambda given: status(429, Retry_After="3000"))
+    waiting = joined(box, hub.url)
+    age(waiting, 600)
+    since = memhook.iso(waiting.stat().st_mtime)
+    assert found(box) == []
+    box.run("team", "outbox", "--retry", check=False)
+    finding = only(box)
+    until = json.loads(box.run("team", "status", "--json").stdout)["wait_until"]
+    assert finding["what"].startswith("1 candidate waits for the team at %s since %s: the hub cannot take it now (429" % (hub.url, since))
+    assert until and finding["why"].endswith("nothing is tried before " + until) and "outbox --retry" in finding["mend"]
+    box.drain()  # tries nothing
+    age(waiting, 2 * DAY)
+    assert only(box)["what"].endswith("the hub asked to wait until " + until) and len(hub.requests) == 1
+    hub.does = lambda given: status(201, '{"status": "inbox"}')
+    box.run("team", "outbox", "--retry")
+    assert found(box) == []
+
+
+def test_a_hub_that_is_down_is_found_while_a_candidate_waits(box):
+    joined(box, "http://127.0.0.1:9")
+    box.drain()
+    finding = only(box)
+    assert finding["what"].startswith("1 candidate waits for the team at http://127.0.0.1:9 since")
+    assert "cannot be reached" in finding["what"]
+    assert finding["why"].endswith("nothing of it is lost")
+    box.run("team", "outbox", "--purge")
+    assert found(box) == []
+
+
+def test_candidates_that_wait_long_for_the_hub_are_found(box):
+    waiting = joined(box, "http://127.0.0.1:9")
     assert found(box) == []
     age(waiting, 2 * DAY)
     assert only(box)["what"] == "1 candidate for the team waited for more than a day"
