@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-45495fb8f78ad8cf71cded0c86acac518a6bc24b8345c0ec378a4a7a5c80c69a}
+SHA256=${MEMHOOK_SHA256-f94bd01fb891f4ed04f48ce9ab798562801ec76c542651ee4c938ba39cf29fe7}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -100,7 +100,7 @@ VERSION = "0.1.0"
 CHECKPOINT_FORMAT = 2
 SEGMENT_FORMAT = 1
 CONSENT_FORMAT = 1
-PARSER_VERSION = 1  # goes up when parse_turns would read a turn differently; receipts carry it
+PARSER_VERSION = 2  # goes up when parse_turns would read a turn differently; receipts carry it
 
 SEGMENT_CHARS = 8_000  # a segment is cut at the first turn end past this
 TURN_CHARS = 4_000  # a longer text becomes several turns, so that no segment is much longer than the limit
@@ -866,7 +866,7 @@ REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why, and pe
      r"(?i)" + _KEYWORD + r"=(?P<v>" + _NEW + _VALUE % "2," + r")",
      "no space around the sign: .env, export, query strings, ADO connection strings", ("=",)),
     ("secret", _NAMED,
-     r"(?i)" + _KEYWORD + r"(?: \[None\])?\s{0,3}(?:[:=]|\bis\b|\bis:)\s{1,3}"
+     r"(?i)" + _KEYWORD + r"(?: \[None\])?\s{0,3}(?:[:=]|\b(?:ist?|lautet)\b:?)\s{1,3}"
      r"(?P<v>(?=[^\s]{0,64}\d)(?=[^\s]{0,64}[A-Za-z!@#^+=/_~-])" + _NEW + _VALUE % "7," + r")",
      "bare, only where the value looks made up: YAML, INI, prose"),
 
@@ -885,7 +885,7 @@ REDACTIONS: tuple[tuple[Any, ...], ...] = (  # kind, hints, pattern, why, and pe
 
 # A rule that begins with a keyword needs a sign of assignment soon after one. This looks for both in lower-case text, ten times faster than
 # the rules do: it ignores no case, and each of its branches begins with a letter.
-_ASSIGNMENT = _KEYWORD.replace(r"\bpw", "pw") + r"[\\\"'\]\s]{0,8}(?: \[none\])?\s{0,3}(?:[:=]|is\b)"
+_ASSIGNMENT = _KEYWORD.replace(r"\bpw", "pw") + r"[\\\"'\]\s]{0,8}(?: \[none\])?\s{0,3}(?:[:=]|(?:ist?|lautet)\b)"
 _ASSIGNING = {rule for rule, (_, _, pattern, *_) in enumerate(REDACTIONS) if pattern.startswith("(?i)" + _KEYWORD)}
 _SIGNS = (  # parts of hints, chosen by what a search through prose, code and output costs with them; of a hint, the first one counts
     "acc", "ivate-", "pw", "login", "secret", "key", "iza", "ia", "pass", "tuu", "ok", "k-", "t-", "users", "_", "%", ":", "=", "sig", "j",
