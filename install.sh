@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f94bd01fb891f4ed04f48ce9ab798562801ec76c542651ee4c938ba39cf29fe7}
+SHA256=${MEMHOOK_SHA256-cc1f5d1c0370578d642c71fa5514291ec136f1a6e4f96da846ce3344771ee0a2}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10889,6 +10889,25 @@ def off_here(home: Home, cwd: str) -> str:
     return "a .memhook-off file lies in this folder or above it: nothing is captured here" if switched_off(cwd) else ""
 
 
+def mcp_state(home: Home) -> str:
+    """Whether the client's file has the MCP server memhook for every project: registered, missing, or unknown where it cannot be read."""
+    if mcp_entry(home):
+        return "registered"
+    path = mcp_file(home)
+    try:
+        is_readable = isinstance(read_json(path), dict)
+    except OSError:
+        is_readable = False
+    return "missing" if is_readable or not os.path.exists(path) else "unknown"
+
+
+def mcp_line(home: Home) -> str:
+    """What a person types to have Claude add the MCP server."""
+    import shlex
+    called = "memhook" if os.path.exists(launcher_path(home)) else "python3 %s" % shlex.quote(program_path(home))
+    return "claude mcp add --scope user memhook -- %s mcp" % called
+
+
 def check_status(home: Home, cwd: str) -> dict[str, Any]:
     """The facts of `status --json`, and whether memhook is off in the folder `cwd`."""
     consent, memories = read_consent(home), count_memories(home)
@@ -10904,6 +10923,7 @@ def check_status(home: Home, cwd: str) -> dict[str, Any]:
         "off_here": off_here(home, cwd),
         "since": {"consent": iso(consent.capture_at) if consent else None, "pause": iso(consent.pauses[-1][0]) if paused else None},
         "hooks": hook_states(home),
+        "mcp": mcp_state(home),
         "spool": Spool(home.path("spool")).counts(),
         "dead": dead_letters(home),
         "outbox": Spool(home.path("outbox")).counts(),
@@ -12112,6 +12132,8 @@ def show_status(home: Home, status: dict[str, Any]) -> None:
     if status["off_here"]:
         show("OFF HERE   " + status["off_here"])
     show("hooks      " + name_values(status["hooks"]))
+    if status["consent"]["capture"] and status["mcp"] == "missing":
+        show("mcp        no memory_search for Claude: %s has no server memhook. To add it: %s" % (mcp_file(home), mcp_line(home)))
     show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(spool["bytes"]), **spool))
     for letter in status["dead"][:10]:
         show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))

@@ -12,7 +12,7 @@ import memhook
 from conftest import Box
 
 DAY = 86_400
-KEYS = ["version", "home", "consent", "off_here", "since", "hooks", "spool", "dead", "outbox", "memories", "sessions", "index", "model", "bytes", "last", "cleanup"]
+KEYS = ["version", "home", "consent", "off_here", "since", "hooks", "mcp", "spool", "dead", "outbox", "memories", "sessions", "index", "model", "bytes", "last", "cleanup"]
 
 
 def said(box, session="session-0001", text="A question", start=None):
@@ -80,6 +80,34 @@ def test_a_folder_or_a_shell_in_which_memhook_is_off_is_told(box):
     assert "capture is on" in shown and "OFF HERE   a .memhook-off file lies" in shown
     box.env["MEMHOOK_OFF"] = "1"
     assert "OFF HERE   MEMHOOK_OFF=1 is set" in box.run("status", cwd=box.root).stdout
+
+
+def test_a_claude_without_our_mcp_server_is_told_with_the_command_that_adds_it(box):
+    """An install that finds no claude prints the command once: it may be long gone."""
+    file = box.user / ".claude.json"
+    command = "claude mcp add --scope user memhook -- python3 %s mcp" % memhook.program_path(box.api)
+
+    def shown():
+        return [line for line in box.run("status").stdout.splitlines() if line.startswith("mcp")]
+
+    for text in (None, "{}", '{"mcpServers": {"other": {"command": "x"}}}'):
+        if text:
+            file.write_text(text)
+        assert box.status()["mcp"] == "missing"
+        line, = shown()
+        assert str(file) in line and line.endswith("To add it: " + command)
+    file.write_text('{"mcpServers": {"memhook": {"command": "memhook", "args": ["mcp"]}}}')
+    assert box.status()["mcp"] == "registered" and shown() == []
+    file.write_text("{")
+    assert box.status()["mcp"] == "unknown" and shown() == []
+
+
+def test_the_command_for_the_mcp_server_names_the_launcher_where_there_is_one(bare):
+    folder = bare.user / ".local" / "bin"
+    folder.mkdir(parents=True)
+    bare.env["PATH"] = "%s:%s" % (folder, bare.env["PATH"])
+    bare.install()
+    assert "claude mcp add --scope user memhook -- memhook mcp\n" in bare.run("status").stdout
 
 
 def test_where_nothing_is_installed_no_line_is_empty(bare):
