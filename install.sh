@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-cc1f5d1c0370578d642c71fa5514291ec136f1a6e4f96da846ce3344771ee0a2}
+SHA256=${MEMHOOK_SHA256-cc1577400af7d8d8682016873b6cf3c81e9cb6ecb379802f81fc065a5a77847f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -7783,7 +7783,7 @@ def shared_text(memory: Memory) -> str:
 def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str, Any]:
     """Make a candidate as the outbox holds it, of which the id and the two texts are sent.
 
-    {"format", "id", "title", "content", "memory": local id, "hub", "at"}
+    {"format", "id", "title", "content", "hub", "at"}; the queue adds "memory": local id
     Raises StateError for what is not to be shared: a team's own memory, a switched-off project, a digest with nothing to tell.
     """
     front = memory.front
@@ -7802,7 +7802,7 @@ def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str
     if len(content) > CONTENT_CHARS:
         raise StateError("%s is too long for a candidate: %d characters of at most %d" % (name, len(content), CONTENT_CHARS))
     return {"format": CANDIDATE_FORMAT, "id": content_id(tenant, title, content), "title": title, "content": content,
-            "memory": str(front.get("id") or ""), "hub": hub, "at": iso(now())}
+            "hub": hub, "at": iso(now())}
 
 
 # ==== 27. Team ==================================================================
@@ -7937,8 +7937,8 @@ def read_team_state(home: Home) -> dict[str, Any]:
         kinds = (int, float) if name == "wait_until" else type(default)  # JSON of another program has 5 for 5.0
         if isinstance(stored.get(name), kinds):
             state[name] = stored[name]
-    if state["wait_until"] > now() + RETRY_AFTER_SECONDS:
-        state["wait_until"] = 0.0  # the clock was set back
+    if not now() < state["wait_until"] <= now() + RETRY_AFTER_SECONDS:
+        state["wait_until"] = 0.0  # it is over, or the clock was set back
     return state
 
 
@@ -7978,27 +7978,22 @@ def hub_url(text: str, allow_http: bool) -> str:
     if parts.scheme == "http" and not is_local(host) and not allow_http:
         raise UsageError("http to %s would carry your token and what you propose in the clear" % host,
                          "use https, or pass --allow-http if you own the network between")
-    place = bracketed(host)
-    if port:
-        place += ":%d" % port
-    return "%s://%s%s" % (parts.scheme, place, parts.path.rstrip("/"))
+    return "%s://%s%s%s" % (parts.scheme, bracketed(host), ":%d" % port if port else "", parts.path.rstrip("/"))
 
 
 def _converse(url: str, token: str, path: str, data: Optional[bytes]) -> Answer:
     """Ask one question on a connection of its own. Redirects are not followed: the token goes to this host only."""
+    from contextlib import closing
     from urllib.parse import urlsplit
     parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    default_port = 443 if secure else 80
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    endpoint = Endpoint(parts.scheme == "https", parts.hostname or "", port, parts.path + path)
     headers = {"Authorization": "Bearer " + token, "Accept": "application/json", "Content-Type": "application/json",
                "User-Agent": "memhook/" + VERSION}
-    connection = connect(Endpoint(secure, parts.hostname or "", parts.port or default_port, ""), HUB_SECONDS)
-    try:
-        connection.request("GET" if data is None else "POST", parts.path + path, data, headers)
+    with closing(connect(endpoint, HUB_SECONDS)) as connection:
+        connection.request("GET" if data is None else "POST", endpoint.path, data, headers)
         response = connection.getresponse()
         return Answer(response.status, response.read(PAGE_BYTES), response.getheader("Retry-After") or "")
-    finally:
-        connection.close()
 
 
 def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = None) -> Answer:
@@ -8009,7 +8004,7 @@ def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = No
     from http.client import HTTPException
     from threading import Thread
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-    found: list[Any] = []  # the answer, or what was raised instead
+    found: list[Any] = [TimeoutError()]  # the last is the answer, or what was raised instead
 
     def run() -> None:
         try:
@@ -8020,7 +8015,7 @@ def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = No
     thread = Thread(target=run, daemon=True)
     thread.start()
     thread.join(ANSWER_SECONDS)
-    answer = found[0] if found else TimeoutError()
+    answer = found[-1]
     if isinstance(answer, Exception):
         raise HubDown("the hub cannot be reached (%s)" % type(answer).__name__)
     return answer
@@ -8051,6 +8046,13 @@ def waiting_candidates(home: Home, states: tuple[str, ...]) -> Iterator[tuple[It
             yield item, state, read_candidate(spool, state, item)
 
 
+def candidate_at(home: Home, team: Team, path: str) -> dict[str, Any]:
+    """Make a candidate of the memory at a path. Raises StateError, OSError."""
+    memory = parse_memory(read_file(path) or b"")
+    candidate = make_candidate(memory, path, team.tenant, team.url)
+    return {**candidate, "memory": memory_id(home, memory.front, path)}  # by which forget finds it
+
+
 def enqueue(home: Home, candidate: dict[str, Any]) -> None:
     """Put a candidate into the outbox, durably, unless it waits there already, or was refused and put aside."""
     spool = Spool(home.path("outbox"))
@@ -8065,9 +8067,9 @@ def purge_outbox(home: Home) -> int:
 
     Under the lock: what is being sent would move to another of the folders meanwhile, and stay.
     """
-    removed = 0
     if not os.path.isdir(home.path("outbox")):
-        return removed  # nothing is made here, not even a lock
+        return 0  # nothing is made here, not even a lock
+    removed = 0
     with team_lock(home, 30.0):
         for state in ("tmp", "new", "claimed", "dead"):
             for name in list_folder(home.path("outbox", state)):
@@ -8196,14 +8198,15 @@ def check_sendable(state: dict[str, Any]) -> None:
     """Raise Halt where nothing may be sent at all."""
     if state["paused"]:
         raise Halt("the outbox is paused: the hub refused the token (%s)" % state["paused"])
-    if state["wait_until"] > now():
+    if state["wait_until"]:
         raise Halt("the hub asked to wait until %s" % iso(state["wait_until"]))
 
 
-def send_waiting(home: Home, seconds: float = 10.0) -> Sent:
+def send_waiting(home: Home, seconds: float = 10.0, retry: bool = False) -> Sent:
     """Send what waits, oldest first, until it is all gone or the hub cannot take more.
 
-    Raises BusyError after `seconds` in vain, StateError where the team was left by then.
+    `retry`: what was put aside too, and whatever the hub said before. Raises BusyError after `seconds` in vain, StateError where the
+    team was left by then.
     """
     sent = Sent()
     spool = Spool(home.path("outbox"))
@@ -8211,6 +8214,9 @@ def send_waiting(home: Home, seconds: float = 10.0) -> Sent:
         team, state = need_team(home), read_team_state(home)
         before = dict(state)
         spool.recover()
+        if retry:
+            spool.revive()
+            state.update(wait_until=0.0, paused="")
         try:
             check_sendable(state)
             send_claimed(home, team, sent)
@@ -8229,12 +8235,7 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     team = need_team(home)
     if home.environ.get("MEMHOOK_OFF") == "1":
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
-    candidates = []
-    for path in paths:
-        memory = parse_memory(read_file(path) or b"")
-        candidate = make_candidate(memory, path, team.tenant, team.url)
-        candidate["memory"] = memory_id(home, memory.front, path)  # by which forget finds it, also that of a file without an id
-        candidates.append(candidate)
+    candidates = [candidate_at(home, team, path) for path in paths]
     for candidate in candidates:
         enqueue(home, candidate)
     try:
@@ -8242,17 +8243,6 @@ def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
     except (BusyError, StateError) as error:
         sent = Sent(str(error), len(Spool(home.path("outbox")).items("new")))
     return [candidate["id"] for candidate in candidates], sent
-
-
-def retry_outbox(home: Home) -> Sent:
-    """Bring back what was put aside, lift the pause, and send. Raises StateError, BusyError."""
-    need_team(home)
-    with team_lock(home, 30.0):
-        state = read_team_state(home)
-        state.update(wait_until=0.0, paused="", trouble="")
-        write_team_state(home, state)
-        Spool(home.path("outbox")).revive()
-    return send_waiting(home)
 
 
 # ---- after a drain
@@ -8266,7 +8256,7 @@ def read_stored(home: Home, start: int) -> tuple[list[str], int]:
     for line in whole.split(b"\n"):
         try:
             receipt = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(receipt, dict) and receipt.get("outcome") == "stored":
             ids.append(str(receipt.get("id")))
@@ -8281,7 +8271,7 @@ def enqueue_memories(home: Home, team: Team, ids: list[str]) -> None:
         if path is None:
             continue
         try:
-            enqueue(home, make_candidate(parse_memory(read_file(path) or b""), path, team.tenant, team.url))
+            enqueue(home, candidate_at(home, team, path))
         except (OSError, StateError) as error:
             log(home, "not-proposed", memory=os.path.basename(path)[-len("01234567.md"):], error=type(error).__name__)
 
@@ -8338,13 +8328,12 @@ def team_files(home: Home) -> dict[str, str]:
 def render_team_memory(team: Team, memory: dict[str, Any]) -> tuple[str, bytes]:
     """Render a memory as a hub gives it: (path below the team's folder, bytes). Whatever it holds, it is one file with no transcript."""
     title = one_line(clean(str(memory.get("title") or "")), TITLE_CHARS) or "Untitled"
-    by = harmless(clean(str(memory.get("by") or "unknown")))[:80]
-    promoted_by = harmless(clean(str(memory.get("promoted_by") or "unknown")))[:80]
+    people = {name: harmless(clean(str(memory.get(name) or "unknown")))[:80] for name in ("by", "promoted_by")}
     at = iso(parse_time(memory.get("promoted_at")) or now())
-    front = {"id": memory["id"], "project": TEAM_PROJECT, "kind": "team", "by": by, "promoted_by": promoted_by,
+    front = {"id": memory["id"], "project": TEAM_PROJECT, "kind": "team", **people,
              "hub": team.url, "tenant": team.tenant, "from": at, "at": at}
     content = re.sub(r"(?m)^(?=## Transcript|<!-- turn )", r"\\", clean(str(memory.get("content") or ""))).strip()
-    origin = "From the team %s: by %s, promoted by %s." % (harmless(team.tenant), by, promoted_by)
+    origin = "From the team %s: by %s, promoted by %s." % (harmless(team.tenant), people["by"], people["promoted_by"])
     text = "%s# %s\n\n%s\n\n%s\n" % (render_front(front), title, origin, content)
     return "%s/%s-%s-%s.md" % (at[:7], at[:10], slug(title), memory["id"][:8]), text.encode("utf-8", "replace")
 
@@ -8359,11 +8348,10 @@ def pulled_id(team: Team, id: str) -> str:
 def _page_entries(team: Team, page: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """The memories or the tombstones of a page, with ids as a store has them; what is no object with an id is passed over."""
     listed = page.get(name)
-    entries = []
-    for entry in listed if isinstance(listed, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            entries.append({**entry, "id": pulled_id(team, entry["id"])})
-    return entries
+    if not isinstance(listed, list):
+        return []
+    entries = [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+    return [{**entry, "id": pulled_id(team, entry["id"])} for entry in entries]
 
 
 def _bury_pulled(home: Home, ids: list[str], known: dict[str, str]) -> int:
@@ -8441,11 +8429,10 @@ def check_team(home: Home) -> dict[str, Any]:
     """Gather the facts of `team status --json`. Asks nobody."""
     team = read_team(home)
     state = read_team_state(home)
-    waits = state["wait_until"] > now()
     return {
         "joined": team is not None, **{name: getattr(team, name, "") for name in ("url", "tenant", "name", "role")},
         "propose": home.setting("team_propose"), "outbox": Spool(home.path("outbox")).counts(),
-        "paused": state["paused"], "wait_until": iso(state["wait_until"]) if waits else "", "trouble": state["trouble"],
+        "paused": state["paused"], "wait_until": iso(state["wait_until"]) if state["wait_until"] else "", "trouble": state["trouble"],
         "pulled": sum(1 for _ in walk_memories(home.path("memories", TEAM_PROJECT))),
     }
 
@@ -12716,12 +12703,10 @@ def outbox_entries(home: Home) -> list[dict[str, str]]:
     entries = []
     why = waiting_reason(check_team(home))
     for item, state, candidate in waiting_candidates(home, ("claimed", "new", "dead")):
-        entry = {"id": candidate.get("id") or item.stem, "title": candidate.get("title", ""), "at": str(candidate.get("at") or "")}
-        if state == "dead":
-            entry.update(state="refused", reason=str(candidate.get("reason") or "not a candidate"))
-        else:
-            entry.update(state="waiting", reason=why)
-        entries.append(entry)
+        reason = str(candidate.get("reason") or "not a candidate") if state == "dead" else why
+        entries.append({
+            "id": candidate.get("id") or item.stem, "title": candidate.get("title", ""), "at": str(candidate.get("at") or ""),
+            "state": "refused" if state == "dead" else "waiting", "reason": reason})
     return entries
 
 
@@ -12729,7 +12714,8 @@ def cmd_team_outbox(home: Home, options: Any) -> None:
     if options.purge:
         say("Erased %s." % counted(purge_outbox(home), "candidate"))
     elif options.retry:
-        sent = retry_outbox(home)
+        need_team(home)  # before a lock is made
+        sent = send_waiting(home, 30.0, retry=True)
         say("Sent %d." % sum(outcome in ("proposed", "duplicate") for outcome in sent.outcomes.values()))
         show_trouble(sent)
     entries = outbox_entries(home)

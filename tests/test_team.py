@@ -348,6 +348,8 @@ def test_proposing_is_explicit_and_by_itself_only_where_that_was_chosen(hub, mem
     member.run("config", "set", "team_propose", "auto")
     member.drain()
     assert hub.statuses(tenant) == {}  # what was before the choice stays
+    with open(member.home / "receipts.jsonl", "ab") as receipts:
+        receipts.write(b"{\n" + b"[" * 100_000 + b"\n")  # what is damaged is passed over
     member.learned("Two.", "We decided to use the second.", session="session-0002")
     assert ["the second" in content for content in hub.statuses(tenant)] == [True]
     member.run("pause")
