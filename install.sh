@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-cc1577400af7d8d8682016873b6cf3c81e9cb6ecb379802f81fc065a5a77847f}
+SHA256=${MEMHOOK_SHA256-01d671538de31ffcb57350a543b7d07542dadb4f0f98503701133c4dd30d65f7}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9155,7 +9155,7 @@ HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
 HUB_HEADERS = {"host", "origin", "authorization", "connection", "expect", "content-length", "transfer-encoding"}  # that decide something
 HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
-HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads
+HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads, and how long an answer is not cut off for it
 HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
 
 
@@ -9546,6 +9546,8 @@ class HubHandler(HubRequest):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = HUB_WAIT_SECONDS
+    sends_since = 0.0  # 0.0: it is sending nothing
+    is_last = False  # the request in work, though more have come: another client needs the place
 
     def setup(self) -> None:
         """Begin with a connection."""
@@ -9599,20 +9601,27 @@ class HubHandler(HubRequest):
         self.body = self.read_body(admit(self.server.hub, self, self.address))
         self.server.waiting.pop(self, None)
         status, value = self.route(self.server.hub, self)
-        self.wfile.write(render_answer(status, value, self.last_headers()))
+        self.send(render_answer(status, value, self.last_headers()))
 
     def read_body(self, length: int) -> bytes:
         """Read the body. Raises ConnectionError where the client goes before its last byte."""
         if length and self.headers.get("expect", "").lower() == "100-continue":
-            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = self.rfile.read(length)
         if len(body) < length:
             raise ConnectionError("the body has no end")
         return body
 
+    def send(self, data: bytes) -> None:
+        """Send an answer. It may take as long as the client likes, up to `timeout`: meanwhile a new connection may take its place."""
+        self.sends_since = time.monotonic()
+        self.server.starts_waiting(self)
+        self.wfile.write(data)
+        self.sends_since = 0.0
+
     def last_headers(self) -> dict[str, str]:
         """Decide whether the connection ends with this answer; -> the headers that say so."""
-        if self.body is None or self.server.stopping:
+        if self.body is None or self.is_last or self.server.stopping:
             self.close_connection = True
         return {"Connection": "close"} if self.close_connection else {}
 
@@ -9625,7 +9634,7 @@ class HubHandler(HubRequest):
         route = self.route.__name__ if self.route else ""
         token = self.caller.token if self.caller else ""
         log(self.server.hub.home, "hub-refused", status=problem.status, route=route, token=token)
-        self.wfile.write(render_problem(problem, self.last_headers()))
+        self.send(render_problem(problem, self.last_headers()))
         if self.close_connection:  # and to close it with unread bytes would reset it under the answer
             self.server.starts_waiting(self)
             self.connection.shutdown(socket.SHUT_WR)
@@ -9636,8 +9645,8 @@ class HubHandler(HubRequest):
 class HubServer:
     """The listening side, a thread for each connection; to be mixed into http.server's ThreadingHTTPServer.
 
-    At most HUB_THREADS connections are open. One more takes the place of the one that has been waiting longest for a request, or for
-    the rest of one: idle and slow clients cost their own connection, never another's. Where all are at work, 503.
+    At most HUB_THREADS connections are open. One more takes the place of the one that has been waiting longest for a request, for the
+    rest of one, or for an answer to be taken: idle and slow clients cost their own connection, never another's. Where all are at work, 503.
     """
 
     def __init__(self, hub: Hub, host: str, port: int, handler: Any) -> None:
@@ -9666,11 +9675,11 @@ class HubServer:
         if self.stopping:
             self.hang_up(handler)
 
-    def hang_up(self, handler: HubHandler) -> None:
-        """End a connection after what has come already: a request that is there is still answered."""
+    def hang_up(self, handler: HubHandler, in_its_answer: bool = False) -> None:
+        """End a connection after what has come already: a request that is there is still answered, unless its answer is not taken."""
         import socket
         try:
-            handler.connection.shutdown(socket.SHUT_RD)
+            handler.connection.shutdown(socket.SHUT_RDWR if in_its_answer else socket.SHUT_RD)
         except OSError:
             pass  # it has ended by itself
 
@@ -9680,8 +9689,11 @@ class HubServer:
             return True
         waiting = list(self.waiting)
         if waiting:
-            self.waiting.pop(waiting[0], None)
-            self.hang_up(waiting[0])
+            oldest = waiting[0]
+            self.waiting.pop(oldest, None)
+            oldest.is_last = True
+            since = oldest.sends_since
+            self.hang_up(oldest, in_its_answer=since > 0 and time.monotonic() - since > HUB_ROOM_SECONDS)
         return self.slots.acquire(timeout=HUB_ROOM_SECONDS)
 
     def get_request(self) -> tuple[Any, Any]:

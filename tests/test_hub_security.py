@@ -219,6 +219,27 @@ def test_slow_heads_and_bodies_make_room_for_others_the_oldest_first(hub):
         link.close()
 
 
+def test_clients_that_do_not_take_their_answers_keep_nobody_out(hub):
+    links = []
+    for _ in range(memhook.HUB_THREADS):
+        links.append(socket.socket())
+        links[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        links[-1].connect(("127.0.0.1", hub.port))
+        links[-1].setblocking(False)
+    statuses, deadline = [], time.monotonic() + 8
+    while time.monotonic() < deadline:
+        for link in links:
+            try:
+                link.send(2_000 * head(hub))
+            except OSError:
+                pass  # nothing more goes in, or it was hung up on
+        if time.monotonic() > deadline - 5:  # all that lies between is full of answers by now
+            statuses.append(hub.ask("GET", "/healthz").status)
+    assert set(statuses) == {200}
+    for link in links:
+        link.close()
+
+
 def test_a_request_of_which_nothing_more_comes_is_hung_up_on(hub):
     with socket.create_connection(("127.0.0.1", hub.port), timeout=60) as link:
         link.sendall(b"GET /healthz HTTP/1.1\r\nHost: loc")
