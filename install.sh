@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-01d671538de31ffcb57350a543b7d07542dadb4f0f98503701133c4dd30d65f7}
+SHA256=${MEMHOOK_SHA256-f61605f05c37fa3af942413251283181be6e0322f1bc12c398422a852a24cabb}
 
 tell() { printf '%s\n' "$*" >&2; }
 

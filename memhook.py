@@ -7809,11 +7809,12 @@ def make_candidate(memory: Memory, path: str, tenant: str, hub: str) -> dict[str
 # Job:      propose what sessions taught to a team's hub, and bring what the team kept into the store.
 # Promise:  nothing is queued before a person consented to this very hub; once queued, a candidate survives power loss and
 #           leaves the outbox only when the hub has acknowledged it, or refused it for good (dead/, with the reason).
-#           A candidate may be sent twice, under the same id: the hub keeps it once.
+#           A candidate may be sent twice, under the same id: the hub keeps it once. It goes to the hub and the tenant that it was
+#           made for, or nowhere; and nothing goes after the consent was withdrawn, be it in the middle of a sending.
 # Not:      none of this runs in a hook; http.client and ssl are imported where something is sent.
 # Calls:    join -> propose -> send_waiting; pull; after a drain: team_after_drain
 # On error: the hub is down or busy: the item stays, the sending stops, oldest first the next time. 401, 403: the whole outbox
-#           pauses. Any other 4xx: this item alone is put aside.
+#           pauses. Any other 4xx, and what was made for another team or is no candidate: this item alone is put aside.
 
 TEAM_FORMAT = 1
 HUB_SECONDS = 10.0  # for each move of a hub: one that is down must not hold up a drain for long
@@ -8417,7 +8418,7 @@ def _pull_all(home: Home, team: Team) -> dict[str, int]:
 
 def pull(home: Home) -> dict[str, int]:
     """Bring what the team kept, and what it took back, into memories/team; -> {"added", "removed"}. Raises StateError, BusyError."""
-    need_team(home)
+    need_team(home)  # before a lock is made
     with team_lock(home, 30.0):
         return _pull_all(home, need_team(home))  # the team by now: it may have been left, or another joined, while we waited
 
