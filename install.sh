@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f61605f05c37fa3af942413251283181be6e0322f1bc12c398422a852a24cabb}
+SHA256=${MEMHOOK_SHA256-81fc8443e42c432e4b76dc57c16cd8b67e0dc774f1525d699ae081cd20270a97}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -7729,8 +7729,7 @@ def is_path(text: str, listed: list[str]) -> bool:
         return True
     is_file = re.search(_FILE_ENDING, text) is not None
     if text.startswith("/"):
-        on_disk = re.match("/" + _DISK_ROOT, text) is not None
-        return is_file or on_disk or not re.match(_ROUTE, text)
+        return is_file or not re.match(_ROUTE, text) or re.match("/" + _DISK_ROOT, text) is not None
     if is_file and not re.match(r"[\w@-]+\.\w", text):
         return True
     inside = "/%s/" % text.strip("/")
@@ -8438,20 +8437,18 @@ def check_team(home: Home) -> dict[str, Any]:
     }
 
 
-def team_troubles(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
+def team_troubles(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Tell what of check_team() a person should do something about: (what is wrong, why it matters, what mends it)."""
-    found = []
     refused, waiting = facts["outbox"]["dead"], facts["outbox"]["new"]
     if facts["joined"] and facts["paused"]:
-        found.append(("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
-                      "memhook team join URL --token-file FILE with a new token, or memhook team outbox --retry"))
+        yield ("the outbox is paused: the hub refused the token (%s)" % facts["paused"], "nothing is sent, and nothing is lost",
+               "memhook team join URL --token-file FILE with a new token, or memhook team outbox --retry")
     if refused:
         what = "%s refused for good" % counted(refused, "candidate was", "candidates were")
-        found.append((what, "the team will not see what was refused", "memhook team outbox shows why"))
+        yield what, "the team will not see what was refused", "memhook team outbox shows why"
     if waiting and not facts["joined"]:
         what = "%s for a team that was left" % counted(waiting, "candidate waits", "candidates wait")
-        found.append((what, "they go when it is joined again, and to no other", "memhook team leave --purge"))
-    return found
+        yield what, "they go when it is joined again, and to no other", "memhook team leave --purge"
 
 
 # ==== 28. Hub ===================================================================
