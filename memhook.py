@@ -12812,9 +12812,17 @@ def cmd_hub_audit(home: Home, options: Any) -> int:
 
 
 def cmd_demo(home: Home, options: Any) -> None:
+    import shutil
     import tempfile
     root = tempfile.mkdtemp(prefix="memhook-demo-")
-    run_demo(root, show)
+    try:
+        run_demo(root, show)
+    except (KeyboardInterrupt, BrokenPipeError) as error:  # nobody will look at it
+        shutil.rmtree(root, ignore_errors=True)
+        if isinstance(error, KeyboardInterrupt):
+            fate = "could not be removed" if os.path.exists(root) else "is removed"
+            say("\nmemhook: the demo was stopped; %s %s" % (root, fate))
+        raise
     show("\nThe demo's files are in %s; remove them when you have looked: rm -r %s" % (root, root))
 
 

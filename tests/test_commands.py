@@ -438,3 +438,27 @@ def test_the_demo_works_where_home_may_not_be_written(installed, tmp_path):
     home.mkdir(mode=0o500)
     text, folder = demo(installed, tmp_path / "temp", prefix, HOME=str(home))
     assert '"stored": 2' in text and list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["1. ", "3. ", "   $ memhook verify"])
+def test_a_demo_that_is_interrupted_says_so_and_leaves_no_folder(installed, tmp_path, step):
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, str(PROGRAM), "demo"], env={**installed.env, "TMPDIR": str(folder)}, cwd=installed.project,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True)
+    line = next(line for line in process.stdout if line.startswith(step))
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does it: to all that run there
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the demo was stopped; %s" % folder in said and "is removed" in said and "Traceback" not in said, (line, said)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_demo_whose_reader_has_gone_leaves_no_folder(installed, tmp_path):
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, str(PROGRAM), "demo"], env={**installed.env, "TMPDIR": str(folder)}, cwd=installed.project,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+    assert list(folder.iterdir()) == []
