@@ -91,7 +91,9 @@ uninstall() { # [--purge]
         left=${MEMHOOK_HOME:-${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook-data}
         fault="memhook is not installed: there is no ${CLAUDE_CONFIG_DIR:-$HOME/.claude}/memhook.py"
         [ -d "$left" ] || fail "$fault" "there are no memories either, in $left"
-        fail "$fault" "memories stay in $left; to erase them: rm -r '$(printf '%s' "$left" | sed "s/'/'\\\\''/g")'"
+        what=memories
+        [ ! -e "$left/hub.db" ] || what="memories, and the hub's database (hub.db),"
+        fail "$fault" "$what stay in $left; to erase them: rm -r '$(printf '%s' "$left" | sed "s/'/'\\\\''/g")'"
     fi
     "$python" "$program" uninstall "$@"
 }

@@ -12179,6 +12179,23 @@ def ask_purge(home: Home) -> None:
         raise UsageError("PURGE was not typed: %s" % undone)
 
 
+def what_stays(home: Home) -> Iterator[str]:
+    """What an uninstall leaves in the home, and how it is erased."""
+    import shlex
+    has_hub = os.path.exists(home.path("hub.db"))
+    if count_memories(home)["count"]:
+        kept = "Your memories, and the hub's database (hub.db), stay" if has_hub else "Your memories stay"
+    else:
+        kept = "No memory was made, but what was captured or set%s stays" % (", and the hub's database (hub.db)," if has_hub else "")
+    yield "%s in %s" % (kept, home.root)
+    token = home.path("team-token")
+    if os.path.exists(token):
+        url = read_object(home.path("team.json")).get("url") or "a team's hub"
+        yield "Your token of %s stays there too: memhook team leave did not come first." % url
+        yield "To erase it alone: rm %s" % shlex.quote(token)
+    yield "To erase it all%s: rm -r %s" % (", the hub too" if has_hub else "", shlex.quote(home.root))
+
+
 def cmd_uninstall(home: Home, options: Any) -> None:
     home = installed_home(home)
     if options.purge and os.path.isdir(home.root):
@@ -12189,9 +12206,7 @@ def cmd_uninstall(home: Home, options: Any) -> None:
     uninstall(home, say)
     remove_bare_home(home)
     if os.path.isdir(home.root):
-        import shlex
-        kept = "Your memories stay" if count_memories(home)["count"] else "No memory was made, but what was captured or set stays"
-        say("%s in %s\nTo erase it all: rm -r %s" % (kept, home.root, shlex.quote(home.root)))
+        say("\n".join(what_stays(home)))
 
 
 def cmd_resume(home: Home, options: Any) -> None:

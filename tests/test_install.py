@@ -306,6 +306,22 @@ def test_uninstall_leaves_what_a_person_could_miss(box, name):
     assert "stays in %s" % box.home in box.run("uninstall").stderr and (box.home / name).exists() and (box.home / ".gitignore").exists()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_uninstall_speaks_of_the_token_of_a_team_and_of_the_hub_that_it_leaves(box, kept):
+    if kept:
+        _kept(box)
+    url, token = "http://127.0.0.1:9", "mh_" + "a1" * 20
+    (box.home / "team-token").write_text(token)
+    (box.home / "team.json").write_text(json.dumps({"format": 1, "url": url, "tenant": "t", "name": "me", "role": "member"}))
+    (box.home / "hub.db").write_text("the team's")
+    said = box.run("uninstall").stderr
+    assert "hub's database (hub.db)" in said and ("Your memories, and" in said) == kept and ("No memory was made" in said) != kept
+    assert "To erase it all, the hub too: rm -r %s\n" % quote(box.home) in said
+    assert "Your token of %s" % url in said and "memhook team leave" in said and token not in said
+    subprocess.run(shlex.split(said.split("erase it alone: ")[1].split("\n")[0]), check=True)
+    assert not (box.home / "team-token").exists() and (box.home / "hub.db").exists()
+
+
 def test_uninstall_leaves_a_folder_that_memhook_did_not_make(bare, tmp_path):
     bare.env["MEMHOOK_HOME"] = str(tmp_path / "theirs")
     (tmp_path / "theirs" / "empty").mkdir(parents=True)

@@ -286,6 +286,9 @@ def test_a_purge_by_a_piped_script_without_a_program_says_how_to_erase_what_is_l
     os.mkdir(box.env["MEMHOOK_HOME"])
     done = run(box, piped(shell, SCRIPT, "--uninstall", "--purge"), check=False)
     assert done.returncode == 1 and shlex.split(done.stderr.split("to erase them: ")[1]) == ["rm", "-r", box.env["MEMHOOK_HOME"]]
+    assert "            memories stay in " in done.stderr
+    (box.root / "it's mine" / "hub.db").write_text("the team's")
+    assert "memories, and the hub's database (hub.db), stay in " in run(box, piped(shell, SCRIPT, "--uninstall"), check=False).stderr
 
 
 def test_a_purge_by_the_script_asks_at_the_terminal(box):
