@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-81fc8443e42c432e4b76dc57c16cd8b67e0dc774f1525d699ae081cd20270a97}
+SHA256=${MEMHOOK_SHA256-f3c1f836799ab4ee4df6c3a88cc6e2b0c104afde6b5b499a7db5b17826b43fd0}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10306,17 +10306,22 @@ def launcher_path(home: Home) -> str:
     return ""
 
 
+def _named_places(home: Home) -> list[tuple[str, str]]:
+    """(variable, its value for sh) of each folder that the environment names: without them another home would be looked at."""
+    import shlex
+    places = {"CLAUDE_CONFIG_DIR": home.config, "MEMHOOK_HOME": home.root}
+    return [(name, shlex.quote(place)) for name, place in places.items() if home.environ.get(name)]
+
+
 def write_launcher(home: Home) -> str:
-    """Make the command `memhook`, which starts from the cached bytecode; -> how a person calls us."""
+    """Make the command `memhook`, which starts from the cached bytecode; -> how it is called where nothing is set in the environment."""
     import shlex
     path = launcher_path(home)
     if not path:
         return "python3 %s" % shlex.quote(program_path(home))
     text = "#!/bin/sh\n" + _LAUNCHER_MARK
-    for name in ("CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"):
-        if home.environ.get(name):
-            place = shlex.quote(os.path.abspath(os.path.expanduser(home.environ[name])))
-            text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, place)
+    for name, place in _named_places(home):
+        text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, place)
     text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
     write_file(path, os.fsencode(text))
     os.chmod(path, 0o755)
@@ -10583,6 +10588,8 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     called = write_launcher(home)
     if mcp:
         register_mcp(home, called, tell)
+    if called != "memhook":
+        called = " ".join(["%s=%s" % pair for pair in _named_places(home)] + [called])
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
@@ -10639,6 +10646,26 @@ def installed_home(home: Home) -> Home:
         if line and line.home and line.program == program_path(home):
             return Home({**home.environ, "MEMHOOK_HOME": line.home})
     return home
+
+
+def captured_home(home: Home) -> Home:
+    """installed_home(), or `home` where Claude's settings cannot be read."""
+    try:
+        return installed_home(home)
+    except InstallError:
+        return home
+
+
+def other_home(home: Home) -> str:
+    """Say where to look, where nobody agreed to a capture into this home and our hooks capture into another; "" elsewhere."""
+    import shlex
+    if read_consent(home) is not None:
+        return ""
+    hooked = captured_home(home)
+    if read_consent(hooked) is None:
+        return ""
+    return "memhook: this looks at %s, but the hooks keep all in %s. To look there, put before the command: MEMHOOK_HOME=%s" % (
+        home.root, hooked.root, shlex.quote(hooked.root))
 
 
 def _is_installed(home: Home) -> bool:
@@ -12536,7 +12563,7 @@ def cmd_list(home: Home, options: Any) -> None:
 
 
 def cmd_mcp(home: Home, options: Any) -> int:
-    return serve_mcp(home, working_folder(home))
+    return serve_mcp(captured_home(home), working_folder(home))  # its entry in Claude's file holds no home
 
 
 # ---- models and settings
@@ -13092,6 +13119,8 @@ def run_command(home: Home, argv: list[str]) -> int:
     finally:
         sys.stdout.flush()  # help is printed without
     command = next(command for command in COMMANDS if command.name == options.command)
+    if command.run not in (cmd_demo, cmd_mcp, cmd_uninstall):  # the first looks at none, the others find it themselves
+        say(other_home(home))
     if command.run is not cmd_config or options.action in ("set", "unset"):  # what shows them ends with an error
         for _, fault in wrong_variables(home):
             say("memhook: %s" % fault)

@@ -603,6 +603,39 @@ def test_the_command_is_made_where_path_finds_it_and_goes_whatever_path_says_the
     assert not path.exists() and settings(with_bin) == SETTINGS
 
 
+@pytest.mark.parametrize("names", [["MEMHOOK_HOME"], ["CLAUDE_CONFIG_DIR"], ["CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"]])
+def test_the_commands_that_install_prints_work_as_printed(bare, names):
+    env = {**bare.env, "PATH": "/usr/bin:/bin"}
+    bare.env.update({name: "%s/it's \"my\" $%s" % (bare.user, name) for name in names})
+    said = bare.install().stderr
+
+    def run(label, *words):
+        line = said.split(label)[1].split("\n")[0].strip()
+        return subprocess.run(" ".join([line, *words]), shell=True, env=env, cwd=bare.project, capture_output=True, text=True, check=True)
+
+    looked = run("Look at it:", "--json")
+    found = json.loads(looked.stdout)
+    assert found["home"] == str(bare.api.root) and found["consent"]["capture"] and set(found["hooks"].values()) == {"installed"}
+    assert looked.stderr == ""
+    run("Undo it:")
+    assert not os.path.exists(bare.api.path("consent.json")) and not os.path.exists(memhook.program_path(bare.api))
+
+
+def test_a_home_that_only_the_install_was_told_of_is_named_where_another_is_looked_at(bare):
+    there = str(bare.user / "it's my memory")
+    bare.env["MEMHOOK_HOME"] = there
+    bare.install()
+    del bare.env["MEMHOOK_HOME"]
+    for args in (["status"], ["doctor"], ["verify"], ["search", "cents"], ["install", "--dry-run"]):
+        line, = [line for line in bare.run(*args, check=False).stderr.split("\n") if "but the hooks keep all in" in line]
+        assert there in line and shlex.split(line.split("before the command: ")[1]) == ["MEMHOOK_HOME=" + there], args
+    bare.env["MEMHOOK_HOME"] = there
+    assert bare.run("status").stderr == ""
+    (bare.config / "settings.json").write_text("{")  # and where it cannot be known, the command says what it has to say
+    del bare.env["MEMHOOK_HOME"]
+    assert bare.run("status").stderr == ""
+
+
 @pytest.mark.parametrize("make", [lambda path: path.write_text("#!/bin/sh\necho mine\n"), lambda path: path.symlink_to("/nowhere")])
 def test_a_foreign_command_of_our_name_stays(with_bin, make):
     path = with_bin.user / ".local" / "bin" / "memhook"
@@ -658,6 +691,19 @@ def test_the_mcp_server_comes_once_works_and_goes(bare):
     assert len(claude.calls) == 1
     bare.run("uninstall")
     assert servers(bare) == {}
+
+
+def test_the_mcp_server_looks_into_the_home_that_only_the_install_was_told_of(bare):
+    Claude(bare, MCP)
+    bare.env["MEMHOOK_HOME"] = str(bare.user / "my memories")
+    bare.run(*OFFER)
+    bare.run("save", SECRET)
+    del bare.env["MEMHOOK_HOME"]
+    entry = servers(bare)["memhook"]
+    call = {"name": "memory_search", "arguments": {"query": "integer cents"}}
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+    answer = subprocess.run([entry["command"], *entry["args"]], input=request + "\n", env=bare.env, cwd=bare.project, capture_output=True, text=True, timeout=60)
+    assert SECRET in answer.stdout, answer
 
 
 def test_a_claude_that_only_its_installer_knows_is_found_too(bare):
