@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f3c1f836799ab4ee4df6c3a88cc6e2b0c104afde6b5b499a7db5b17826b43fd0}
+SHA256=${MEMHOOK_SHA256-83f322210ba1452a54dbed113d06d31818de19ef1bfd4393ed54d0e7bf531c8a}
 
 tell() { printf '%s\n' "$*" >&2; }
 

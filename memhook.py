@@ -9149,12 +9149,13 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
 
 HUB_PORT = 8377
 HUB_THREADS = 64  # connections served at once; the one that waits longest makes room for a new one
+HUB_BACKLOG = 1_024  # connections that may wait to be served
 HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
 HUB_HEADERS = {"host", "origin", "authorization", "connection", "expect", "content-length", "transfer-encoding"}  # that decide something
 HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
 HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads, and how long an answer is not cut off for it
-HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for the requests that are in work
+HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for who has connected, and the requests that are in work
 
 
 # ---- its parts
@@ -9655,7 +9656,7 @@ class HubServer:
         self.socket.close()  # create_server() knows better what each system needs, and looks up no name of the host's
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self.socket = socket.create_server((host, port), family=family, backlog=1_024)
+            self.socket = socket.create_server((host, port), family=family, backlog=HUB_BACKLOG)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise StateError("cannot listen on %s port %d: %s" % (host, port, why), "memhook hub serve --port N")
@@ -9722,12 +9723,16 @@ class HubServer:
 
     def serve(self) -> None:
         """Serve until `stopping`; then take what has connected already, answer every request that has come, and wait for the threads."""
-        while not self.finished:
+        while not self.stopping:
+            self.handle_request()
+        deadline = time.monotonic() + HUB_DRAIN_SECONDS
+        for _ in range(HUB_BACKLOG):  # clients that connect again and again have no end
+            if self.finished or time.monotonic() > deadline - HUB_WAIT_SECONDS:
+                break
             self.handle_request()
         self.server_close()
         for handler in list(self.waiting):  # whoever begins to wait from now on hangs up by itself
             self.hang_up(handler)
-        deadline = time.monotonic() + HUB_DRAIN_SECONDS
         for _ in range(HUB_THREADS):
             self.slots.acquire(timeout=max(0.0, deadline - time.monotonic()))
 

@@ -1,4 +1,5 @@
 """The hub: idempotent intake, a quota for each token, receipts that are atomic and a chain, an end that loses nothing."""
+import http.client
 import json
 import os
 import re
@@ -611,7 +612,6 @@ def test_a_hub_whose_database_was(tmp_path, how):
 
 def write_until_it_ends(hub, token, accepted, offset):
     """Propose until the hub answers no more; the ids that were answered 201 go into `accepted`."""
-    import http.client
     link = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=30)
     try:
         for number in range(offset, offset + 100_000):
@@ -681,6 +681,21 @@ def test_it_ends_at_once_though_clients_hold_idle_connections(tmp_path):
         start = time.monotonic()
         assert hub.stop() == 0 and time.monotonic() - start < 15
         assert [link.recv(1) for link in links[1:]] == [b""] * 19
+
+
+def test_it_ends_though_clients_connect_again_and_again(tmp_path):
+    with RunningHub(tmp_path) as hub:
+        def connect():
+            while hub.process.poll() is None:
+                try:
+                    hub.ask("GET", "/healthz")
+                except (OSError, http.client.HTTPException):
+                    pass
+        threads = [threading.Thread(target=connect, daemon=True) for _ in range(2 * memhook.HUB_THREADS)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        assert hub.stop() == 0
 
 
 def test_the_log_and_the_terminal_hold_no_content(tmp_path):
