@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-83f322210ba1452a54dbed113d06d31818de19ef1bfd4393ed54d0e7bf531c8a}
+SHA256=${MEMHOOK_SHA256-34cf664f0e9194c18bb6bc79e6da938b75ee2a45add5232d6ec386a6d0c45627}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -2900,8 +2900,8 @@ def _entries(place: Any) -> Iterator[tuple[str, bool, Optional[os.stat_result]]]
                     yield entry.name, entry.is_symlink(), entry.stat()
                 elif entry.is_dir(follow_symlinks=False):
                     yield entry.name, False, None
-            except FileNotFoundError:
-                continue  # it went while we looked
+            except OSError:
+                continue  # it went while we looked, or it is a link to itself
 
 
 def _list_store(path: str) -> list[tuple[str, bool, Optional[os.stat_result]]]:
@@ -7209,9 +7209,11 @@ def forget(home: Home, names: list[str]) -> list[dict[str, Any]]:
             faults.append(error)
     if faults:
         raise StateError("nothing was forgotten: %s" % "; ".join(map(str, faults)), faults[0].hint)
-    with Lock(home.path("drain.lock")) as lock:
+    with Lock(home.path("drain.lock")) as lock, Lock(home.path("team.lock")) as sending:
         if not lock.acquire(30.0):
             raise BusyError("a drain is running", "try again in a moment")
+        if os.path.isdir(home.path("outbox")) and not sending.acquire(30.0):
+            raise BusyError("candidates are being sent to the team", "try again in a moment")
         receipts = [_forget_file(home, path) for path in paths]
         units = forget_indexed(home)  # last, for it may be in use: then the next search still takes the memories out
     for path, receipt in zip(paths, receipts):
@@ -7828,14 +7830,16 @@ You are about to join a team's hub. Before anything is sent there, this is what 
 
 What is sent
   To {url}, under the name of your token: for each memory that you propose (memhook team propose ID, memhook save --propose)
-  its title, decisions, solved problems and patterns; of a note, its text. The team's admins read it and decide what all
-  members get. What was sent cannot be called back from here.
+  its title, decisions, solved problems and patterns; of a note, its text. They quote what was said: the title is often a prompt of
+  yours, a solved problem names its error message, and names of people and customers stay. memhook team propose shows each before it
+  goes. The team's admins read it and decide what all members get. What was sent cannot be called back from here.
 What is never sent
-  The words of your sessions (## Transcript), commands, error messages, the folder you work in, paths (their last name stays), what
-  you put between <private> and </private>, and anything of a project that is switched off (.memhook-off).
-  Secrets are replaced once more before anything is queued. No filter finds everything: look at a memory before you propose it.
+  The transcript of a session, tool calls and their output, the folder you work in, paths (their last name stays), what you put between
+  <private> and </private>, and anything of a project that is switched off (.memhook-off).
+  Secrets are replaced once more before anything is queued. No filter finds everything.
 By itself
-  Nothing is proposed by itself, unless you set team_propose to auto; then every new memory is.
+  Nothing is proposed by itself, unless you choose it: memhook config set team_propose auto, or MEMHOOK_TEAM_PROPOSE=auto in the
+  environment. Then every new memory is, as it was made.
 Where
   What waits to be sent lies in {outbox}; your token in {token}. Both are readable by you alone.
 How to stop, to erase
@@ -8230,13 +8234,17 @@ def send_waiting(home: Home, seconds: float = 10.0, retry: bool = False) -> Sent
     return sent
 
 
-def propose(home: Home, paths: list[str]) -> tuple[list[str], Sent]:
-    """Queue memories by their paths and send what waits; -> (candidate ids, what was sent). Raises StateError before anything is queued."""
+def propose(home: Home, paths: list[str], tell: Callable[[str], None]) -> tuple[list[str], Sent]:
+    """Tell what would be sent of memories, by their paths, queue it, and send what waits; -> (candidate ids, what was sent).
+
+    Raises StateError before anything is queued.
+    """
     team = need_team(home)
     if home.environ.get("MEMHOOK_OFF") == "1":
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
     candidates = [candidate_at(home, team, path) for path in paths]
     for candidate in candidates:
+        tell("%s\n%s\n" % (candidate["title"], candidate["content"]))
         enqueue(home, candidate)
     try:
         sent = send_waiting(home)
@@ -11467,6 +11475,8 @@ def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Ca
     value, stored = parse_setting(key, text), read_config(home)
     need_consent(home)
     trial, roles = unasked_roles(home, key, value)
+    if (key, value) == ("team_propose", "auto"):
+        tell("Of every new memory the title, decisions, solved problems and patterns go to the team that is joined, by themselves.")
     for role in roles:
         tell(disclosure(trial, role))
         ask_consent(phrase, "nothing was changed")
@@ -12369,7 +12379,7 @@ def cmd_save(home: Home, options: Any) -> int:
     show(note["id"])
     if not options.propose:
         return EXIT_OK
-    ids, sent = propose(home, [named_file(home.path("memories"), note["path"])])
+    ids, sent = propose(home, [named_file(home.path("memories"), note["path"])], lambda text: None)
     return show_proposed(home, ids, sent)
 
 
@@ -12742,7 +12752,7 @@ def cmd_team_status(home: Home, options: Any) -> None:
 
 def cmd_team_propose(home: Home, options: Any) -> int:
     need_team(home)
-    ids, sent = propose(home, [find_memory(home, name) for name in options.ID])
+    ids, sent = propose(home, [find_memory(home, name) for name in options.ID], say)
     return show_proposed(home, ids, sent)
 
 

@@ -335,7 +335,7 @@ def test_the_store_holds_markdown_files_and_nothing_that_a_link_leads_out_to(tmp
     (tmp_path / "h" / "memories2").mkdir()
     (tmp_path / "h" / "memories2" / "x.md").write_text("x")
     for name, target in (("out.md", tmp_path / "secret.md"), ("sibling.md", tmp_path / "h" / "memories2" / "x.md"),
-                         ("in.md", store / "note.md"), ("folder", tmp_path)):
+                         ("in.md", store / "note.md"), ("folder", tmp_path), ("itself.md", store / "itself.md")):
         os.symlink(target, store / name)
     assert sorted(os.path.relpath(path, store) for path in memhook.memory_files(home)) == ["in.md", "note.md", "p/2026-01/a.md"]
 

@@ -345,7 +345,7 @@ def test_a_file_that_the_session_touched_is_known_as_a_path_though_its_name_has_
 def test_proposing_is_explicit_and_by_itself_only_where_that_was_chosen(hub, member, tenant):
     member.learned("One.", "We decided to use the first.", session="session-0001")
     assert hub.statuses(tenant) == {} and not member.queued()
-    member.run("config", "set", "team_propose", "auto")
+    assert "go to the team" in member.run("config", "set", "team_propose", "auto").stderr
     member.drain()
     assert hub.statuses(tenant) == {}  # what was before the choice stays
     with open(member.home / "receipts.jsonl", "ab") as receipts:
@@ -357,6 +357,13 @@ def test_proposing_is_explicit_and_by_itself_only_where_that_was_chosen(hub, mem
     member.save("A note in the pause.")
     member.drain()
     assert len(hub.statuses(tenant)) == 1
+
+
+def test_propose_shows_what_it_sends(hub, member, tenant):
+    member.env["MEMHOOK_TEAM_PROPOSE"] = "explicit"
+    shown = member.run("team", "propose", member.learned("Why does Monday fail?", "We decided to use the first.")).stderr
+    (sent,) = hub.statuses(tenant)
+    assert sent in shown and "Why does Monday fail?" in shown
 
 
 def test_a_project_that_is_switched_off_is_never_proposed(hub, member, tenant):
