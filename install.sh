@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-34cf664f0e9194c18bb6bc79e6da938b75ee2a45add5232d6ec386a6d0c45627}
+SHA256=${MEMHOOK_SHA256-dcdf0cb84a9f3fc5f469d7f083cd210272be584671415b2f79030435eadb9fb2}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -3808,11 +3808,12 @@ CREATE TABLE chunks(
 CREATE INDEX chunks_file ON chunks(file);
 CREATE TABLE embedding_cache(hash TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY(hash, model));
 """
+_TOKENIZER = "porter unicode61 remove_diacritics 2"
 _FULL_TEXT = """
-CREATE VIRTUAL TABLE chunks_fts USING fts5(body, meta, content='', tokenize='porter unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE chunks_fts USING fts5(body, meta, content='', tokenize='%s');
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab('chunks_fts', 'row');
 INSERT INTO chunks_fts(chunks_fts, rank) VALUES('hashsize', 8388608);
-"""
+""" % _TOKENIZER
 
 
 class IndexUnavailable(MemhookError):
@@ -4369,7 +4370,10 @@ def with_index(home: Home, act: Callable[[Index], Any]) -> Any:
 # Source:   retrieval measured on LoCoMo (Maharana et al., ACL 2024); BM25 as SQLite's FTS5 computes it.
 
 SCORED_POSTINGS = 8_000  # the rarest words select at most about so many rows; all words score them: bounds the time of a query
-QUERY_WORDS = 256  # of a query: each that no unit has costs 2 ms, and a pasted log has thousands
+QUERY_WORDS = 256  # of a query: a pasted log has thousands
+REPAIRED_WORDS = 16  # unknown words of a query are taken for typos: each costs some 5 ms, and a person mistypes few
+READ_UNITS = 100  # of those with a stem are read for the word that it stands for
+SHORTEST_REPAIRED, LONGEST_REPAIRED = 4, 40  # letters: shorter words have too many neighbours, longer ones are no words
 SEARCHED_WORDS = 10_000  # of a longer query: the words that units have are picked out of so many, at 10 µs each
 CANDIDATES = 200  # rows that are scored further
 WEIGHT_BODY, WEIGHT_META = 1.0, 0.5
@@ -4388,16 +4392,46 @@ LEAST_COVERAGE = 0.04  # below this a unit has nothing to do with the query
 LEAST_OF = 75.0  # a query that weighs more, as ten words that no unit has, asks no more for that: each line of a log brings new words
 SCORE_HALF = 6.0  # text_score = s / (s + SCORE_HALF): rises with the score s, from 0 to 1
 
+_ALPHABETS = (  # the letters that a typo in a word of theirs may be about
+    "abcdefghijklmnopqrstuvwxyz",
+    "абвгдеёжзийклмнопрстуфхцчшщъыьэюя",
+    "αάβγδεέζηήθιίκλμνξοόπρσςτυύφχψωώ",
+)
 _ASKS_WHEN = r"(?i)\b(?:when|how long|what (?:date|day|month|year|time)|which (?:month|year|day))\b"
 
 
-def _early_edits(word: str) -> list[str]:
-    """Words that differ from this one by one edit in the first two letters, which a search by beginning cannot reach."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    found = [word[1] + word[0] + word[2:], word[0] + word[2] + word[1] + word[3:], word[1:], word[0] + word[2:]]
-    for at in (0, 1):
-        found += [word[:at] + letter + word[at + 1:] for letter in letters] + [word[:at] + letter + word[at:] for letter in letters]
-    return list(dict.fromkeys(edit for edit in found if edit != word))
+def one_edit(word: str) -> list[str]:
+    """The words that are one typo from this one: a letter changed, added or dropped, or two swapped.
+
+    Digits stay as they are: another number is another thing.
+    """
+    alphabet = next((letters for letters in _ALPHABETS if not set(letters).isdisjoint(word)), "")
+    found: list[str] = []
+    for at in range(len(word) + 1):
+        before, rest = word[:at], word[at:]
+        found += [before + letter + rest for letter in alphabet]
+        if not rest or rest[0].isdigit():
+            continue
+        found += [before + letter + rest[1:] for letter in alphabet]
+        found.append(before + rest[1:])
+        if len(rest) > 1 and not rest[1].isdigit():
+            found.append(before + rest[1] + rest[0] + rest[2:])
+    return [edit for edit in dict.fromkeys(found) if edit != word and len(edit) >= SHORTEST_REPAIRED]
+
+
+def stems_of(words: list[str]) -> dict[str, str]:
+    """The form in which the full text keeps each word; words that it would split are left out."""
+    import sqlite3
+    from contextlib import closing
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("CREATE VIRTUAL TABLE words USING fts5(word, content='', tokenize='%s')" % _TOKENIZER)
+        db.execute("CREATE VIRTUAL TABLE stems USING fts5vocab('words', 'instance')")
+        with transaction(db):
+            db.executemany("INSERT INTO words(rowid, word) VALUES(?, ?)", enumerate(words))
+        found: dict[int, list[str]] = {}
+        for number, stem in db.execute("SELECT doc, term FROM stems"):
+            found.setdefault(number, []).append(stem)
+    return {word: found[number][0] for number, word in enumerate(words) if len(found.get(number, ())) == 1}
 
 
 class Term:
@@ -4566,6 +4600,7 @@ class Searcher:
         self.index, self.db, self.scope = index, index.db, scope
         self.meaning = meaning  # what vectors add to the ranking (Embeddings), or None
         self.counts: dict[str, int] = {}  # of the phrases asked for
+        self.repaired: dict[str, list[str]] = {}  # unknown word -> the phrases asked for instead, none where nothing is near
         units = self.db.execute("SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)", (SCORED_POSTINGS,)).fetchone()[0]
         self.total = max(COMMON_UNITS, units)
 
@@ -4592,6 +4627,10 @@ class Searcher:
                 terms.setdefault(term.phrase, term)
             if parts != [word]:  # not to be had: its parts alone are never a sure find
                 terms[quoted(word)] = Term(word, quoted(word), 0, sum(term.weight for term in found))
+            for term in found:
+                if self.repaired.get(term.word):  # nor is what it may have meant: of its weight that has half
+                    lacking = terms.setdefault(quoted(term.word), Term(term.word, quoted(term.word), 0, 0.0))
+                    lacking.weight = max(lacking.weight, 2 * term.weight)
         if not telling_words(words):  # nor are stop words alone: as much is missing as they weigh
             terms[""] = Term("", "", 0, _weight(terms.values()))
         return sorted(terms.values(), key=lambda term: (term.count, term.phrase))
@@ -4613,7 +4652,8 @@ class Searcher:
         """The word; of an identifier that no unit has whole its parts, words of their own: one of them is not yet the identifier."""
         if word.islower() or self.count(quoted(word)):
             return [word]
-        return telling_words(identifier_parts(word)) or [word]
+        parts = telling_words(identifier_parts(word))
+        return parts if parts and not self._repair(word, whole=True) else [word]
 
     def _phrases(self, word: str) -> list[str]:
         """How a word is asked for: itself; else the words it begins, or the closest ones that exist."""
@@ -4622,19 +4662,66 @@ class Searcher:
             return [exact]
         if len(word) > 2 and self.count(exact + "*"):
             return [exact + "*"]
-        return [quoted(near) for near in self._closest(word.lower())] or [exact]
+        return self._repair(word) or [exact]
 
-    def _closest(self, word: str) -> list[str]:
-        """At most two words of the vocabulary that a typo may have meant (the vocabulary holds stems, and so they are compared)."""
-        from difflib import get_close_matches
-        if len(word) < 4 or not word.isascii():
+    def _repair(self, word: str, whole: bool = False) -> list[str]:
+        """The phrases asked for instead of an unknown word, for so many words of a query; `whole`: of an identifier that has parts."""
+        if word not in self.repaired and len(self.repaired) < REPAIRED_WORDS:
+            self.repaired[word] = self._closest(word.lower(), whole)
+        return self.repaired.get(word, [])
+
+    def _closest(self, word: str, whole: bool) -> list[str]:
+        """At most two phrases for what a typo may have meant: the most used words that are one edit away, else the most similar ones.
+
+        An identifier that is merely similar to this `whole` one is another; its parts find more.
+        """
+        if not SHORTEST_REPAIRED <= len(word) <= LONGEST_REPAIRED:
             return []
-        begins = "SELECT term FROM vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ? LIMIT 3000"
-        lengths = (len(word) - 3, len(word) + 1)  # a stem is shorter
-        near = [term for (term,) in self.db.execute(begins, (word[:2], word[:2] + "\U0010ffff", *lengths))]
-        exists = "SELECT 1 FROM vocabulary WHERE term = ?"
-        return get_close_matches(word, near, 2, 0.75) or [
-            edit for edit in _early_edits(word) if self.db.execute(exists, (edit,)).fetchone()][:2]
+        edits = stems_of([word, *one_edit(word)])
+        beginning = edits.pop(word, word)[:2]
+        alike = self._terms("term >= ? AND term < ?", beginning, beginning + "\U0010ffff")
+        others = {stem for stem in edits.values() if not stem.startswith(beginning)}  # for edits in the first letters
+        known = alike | self._terms("term IN (%s)" % placeholders(len(others)), *others)
+        meant: dict[str, list[str]] = {}  # stem -> edits
+        for edit, stem in edits.items():
+            if stem in known:
+                meant.setdefault(stem, []).append(edit)
+        written = [self._written(forms) for forms in meant.values()]
+        nearest = sorted((quoted(form) for form in written if form), key=lambda phrase: -self.count(phrase))
+        if nearest or whole:
+            return nearest[:2]
+        unread = [quoted(forms[0]) for forms in meant.values() if self.count(quoted(forms[0])) > READ_UNITS]
+        return self._similar(word, alike) or unread[:2]
+
+    def _terms(self, condition: str, *values: str) -> set[str]:
+        """Stems of the vocabulary."""
+        return {term for (term,) in self.db.execute("SELECT term FROM vocabulary WHERE " + condition, values)}
+
+    def _written(self, forms: list[str]) -> str:
+        """The one of several forms of a stem that the text of its units has: not each form is a word. "" where that has others."""
+        import unicodedata
+        query = "SELECT text FROM chunks WHERE id IN (SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? LIMIT %d)" % READ_UNITS
+        text = "\n".join(text for (text,) in self.db.execute(query, (quoted(forms[0]),))).lower()
+        if not text.isascii():
+            text += unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()  # people leave accents out
+        return next((form for form in forms if form in text), "")
+
+    def _similar(self, word: str, alike: set[str]) -> list[str]:
+        """At most two phrases for those of the stems that look like a word with more than one typo."""
+        from difflib import get_close_matches
+        number = re.sub(r"\D", "", word)  # another number is another thing
+        near = [stem for stem in alike if len(word) - 3 <= len(stem) <= len(word) + 1 and re.sub(r"\D", "", stem) == number]
+        phrases = [quoted(stem) for stem in get_close_matches(word, sorted(near)[:3_000], 2, 0.75)]
+        return [phrase if self.count(phrase) else phrase + "*" for phrase in phrases]  # a stem may itself have another stem
+
+    def repairs(self) -> str:
+        """What was searched in the place of unknown words; "" where nothing was."""
+        told = []
+        for word, phrases in self.repaired.items():
+            if phrases:
+                instead = " or ".join(phrases).replace('"', "").replace("*", "…")
+                told.append("no memory has %s: searched as %s" % (word, instead))
+        return "; ".join(told)
 
     # ---- the rows
 
@@ -4789,7 +4876,9 @@ def search(home: Home, query: str, scope: Scope, limit: int, explain: bool = Fal
         notice = index.refresh()
         with transaction(index.db, "DEFERRED"):  # what was found is there to be shown, whatever other processes take out meanwhile
             if index.full_text:
-                hits = Searcher(index, scope, meaning).ranked(query, limit)
+                searcher = Searcher(index, scope, meaning)
+                hits = searcher.ranked(query, limit)
+                notice = "; ".join(filter(None, [notice, searcher.repairs()]))
             else:
                 hits = search_plain(index, query, scope, limit, meaning)
             return notice, [render_hit(index, hit, explain) for hit in hits if hit.final >= least]

@@ -334,3 +334,63 @@ def test_a_word_of_programs_that_another_language_has_as_a_stop_word_is_searched
     for query in ("die", "worker die", "war file", "con", "sin cos"):
         assert memhook.query_words(query) == query.split()
     assert memhook.query_words("why did the worker die") == ["worker", "die"]
+
+
+# ---- typos
+
+WRITTEN = ["ECONNREFUSED", "deduplication", "Überweisung", "mapping", "Tuesdays", "webhook", "postgres", "configuration", "retries", "Москва"]
+LETTER_EDITS = {
+    "drop": lambda word, at: word[:at] + word[at + 1:],
+    "double": lambda word, at: word[:at] + word[at] + word[at:],
+    "insertion": lambda word, at: word[:at] + ("ж" if word == "Москва" else "k") + word[at:],
+    "substitution": lambda word, at: word[:at] + ("ж" if word == "Москва" else "x") + word[at + 1:],
+    "swap": lambda word, at: word[:at] + word[at + 1:at + 2] + word[at] + word[at + 2:],
+}
+
+
+@pytest.fixture(scope="module")
+def typos(tmp_path_factory):
+    from conftest import Box
+    box = Box(tmp_path_factory.mktemp("typos")).consent()
+    box.run("save", "The worker and its words: %s." % ", ".join(WRITTEN))
+    for number in range(20):
+        box.run("save", "Invoice %d: the printer in the hall, parcels and labels, a cable for the pump; getUserById fails." % number)
+    return box
+
+
+@pytest.mark.parametrize("edit", LETTER_EDITS.values(), ids=LETTER_EDITS)
+@pytest.mark.parametrize("word", WRITTEN)
+def test_a_typo_at_any_letter_is_forgiven(typos, word, edit):
+    missed = [edit(word, at) for at in range(len(word)) if not any("The worker" in found["text"] for found in results(typos, edit(word, at)))]
+    assert missed == []
+
+
+def test_a_typo_in_an_identifier_is_forgiven_before_its_parts_are_asked_for(typos):
+    found = memhook.search(typos.api, "getUserBId", memhook.Scope(), 1)
+    assert "getUserById" in found["results"][0]["text"] and found["notice"] == "no memory has getUserBId: searched as getuserbyid"
+
+
+def test_what_a_typo_was_taken_for_is_told_and_alone_is_not_sure(typos):
+    done = typos.run("search", "--all", "webhok")
+    assert "The worker" in done.stdout and "no memory has webhok: searched as webhook" in done.stderr and "Nothing certain" in done.stderr
+    assert [found["confidence"] for found in results(typos, "table")] == ["low"] * len(results(typos, "table"))  # for cable
+    assert results(typos, "ECONNREFUSED deduplication webhok")[0]["confidence"] == "high"
+
+
+def test_a_word_that_is_known_is_not_taken_for_a_typo(typos):
+    typos.run("save", "A giraffe, mopping.")
+    found = memhook.search(typos.api, "mopping", memhook.Scope(), 5)
+    assert [result["title"] for result in found["results"]] == ["A giraffe, mopping."] and "notice" not in found
+
+
+def test_a_number_is_not_taken_for_another(typos):
+    typos.run("save", "The port is port8080 here.")
+    assert not any("port8080" in result["text"] for result in results(typos, "port8081"))
+
+
+def test_a_log_is_not_mended_word_by_word(typos):
+    log = " ".join("unheard%dof" % number for number in range(300))
+    with memhook.open_index(typos.api) as index:
+        searcher = memhook.Searcher(index, memhook.Scope())
+        searcher.plan(log)
+    assert len(searcher.repaired) == memhook.REPAIRED_WORDS
