@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-dcdf0cb84a9f3fc5f469d7f083cd210272be584671415b2f79030435eadb9fb2}
+SHA256=${MEMHOOK_SHA256-c6614cb8acbaff0260b59ff2bc848dcea71e1dbf50c5fea70efd962e44421a11}
 
 tell() { printf '%s\n' "$*" >&2; }
 

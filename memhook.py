@@ -13068,7 +13068,10 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             Argument("query", nargs="+", metavar="QUERY"),
             valued("-n", "N", "how many results (6)", type=positive), _PROJECT, _ALL, _SINCE,
             valued("--source", "memory|session", "digests and notes, or what was said"),
-            _JSON, flag("--explain", "print the parts of each score")),
+            _JSON, flag(
+                "--explain", "print the parts of each score: bm25 (its words), session (other good finds in it), dated (it has a word "
+                "of time, and you ask when); coverage, the share of the query's weight that it has, makes it high from %s on"
+                % SURE_COVERAGE)),
 
     Command("get", cmd_get, "Show a memory, whole or some lines.",
             "memhook get 3781d159 --from 20 --lines 40",

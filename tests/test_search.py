@@ -394,3 +394,8 @@ def test_a_log_is_not_mended_word_by_word(typos):
         searcher = memhook.Searcher(index, memhook.Scope())
         searcher.plan(log)
     assert len(searcher.repaired) == memhook.REPAIRED_WORDS
+
+
+def test_help_says_what_explain_prints(notes):
+    shown = " ".join(notes.run("search", "--help").stdout.split())
+    assert all("%s (" % part in shown for part in ("bm25", "session", "dated")) and "coverage, the share" in shown
