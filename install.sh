@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c6614cb8acbaff0260b59ff2bc848dcea71e1dbf50c5fea70efd962e44421a11}
+SHA256=${MEMHOOK_SHA256-88b4fd650d3663f496cee3444782ebcc8b90e46fba9793374002dbb81ae5d0fd}
 
 tell() { printf '%s\n' "$*" >&2; }
 

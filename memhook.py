@@ -4373,6 +4373,7 @@ SCORED_POSTINGS = 8_000  # the rarest words select at most about so many rows; a
 QUERY_WORDS = 256  # of a query: a pasted log has thousands
 REPAIRED_WORDS = 16  # unknown words of a query are taken for typos: each costs some 5 ms, and a person mistypes few
 READ_UNITS = 100  # of those with a stem are read for the word that it stands for
+NEAREST_WORDS = 4  # that one typo may have meant are all searched: short words have several neighbours
 SHORTEST_REPAIRED, LONGEST_REPAIRED = 4, 40  # letters: shorter words have too many neighbours, longer ones are no words
 SEARCHED_WORDS = 10_000  # of a longer query: the words that units have are picked out of so many, at 10 µs each
 CANDIDATES = 200  # rows that are scored further
@@ -4671,7 +4672,7 @@ class Searcher:
         return self.repaired.get(word, [])
 
     def _closest(self, word: str, whole: bool) -> list[str]:
-        """At most two phrases for what a typo may have meant: the most used words that are one edit away, else the most similar ones.
+        """Phrases for what a typo may have meant: the most used words that are one edit away, else at most two similar ones.
 
         An identifier that is merely similar to this `whole` one is another; its parts find more.
         """
@@ -4689,7 +4690,7 @@ class Searcher:
         written = [self._written(forms) for forms in meant.values()]
         nearest = sorted((quoted(form) for form in written if form), key=lambda phrase: -self.count(phrase))
         if nearest or whole:
-            return nearest[:2]
+            return nearest[:NEAREST_WORDS]
         unread = [quoted(forms[0]) for forms in meant.values() if self.count(quoted(forms[0])) > READ_UNITS]
         return self._similar(word, alike) or unread[:2]
 

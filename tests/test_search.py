@@ -383,6 +383,12 @@ def test_a_word_that_is_known_is_not_taken_for_a_typo(typos):
     assert [result["title"] for result in found["results"]] == ["A giraffe, mopping."] and "notice" not in found
 
 
+def test_of_several_words_that_a_typo_may_have_meant_the_rare_ones_are_found_too(shelf):
+    for number, word in enumerate(["plant", "plant", "plane", "plane", "blank"]):
+        write(shelf, "p/%d.md" % number, "# N\n\nThe %s number %d.\n" % (word, number))
+    assert any("blank" in result["text"] for result in results(shelf, "plank"))
+
+
 def test_a_number_is_not_taken_for_another(typos):
     typos.run("save", "The port is port8080 here.")
     assert not any("port8080" in result["text"] for result in results(typos, "port8081"))
