@@ -8324,8 +8324,8 @@ def send_waiting(home: Home, seconds: float = 10.0, retry: bool = False) -> Sent
     return sent
 
 
-def propose(home: Home, paths: list[str], tell: Callable[[str], None]) -> tuple[list[str], Sent]:
-    """Tell what would be sent of memories, by their paths, queue it, and send what waits; -> (candidate ids, what was sent).
+def propose(home: Home, paths: list[str], tell: Optional[Callable[[str], None]] = None) -> tuple[list[str], Sent]:
+    """Tell what is sent of memories, by their paths, queue it, and send what waits; -> (candidate ids, what was sent).
 
     Raises StateError before anything is queued.
     """
@@ -8334,7 +8334,8 @@ def propose(home: Home, paths: list[str], tell: Callable[[str], None]) -> tuple[
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
     candidates = [candidate_at(home, team, path) for path in paths]
     for candidate in candidates:
-        tell("%s\n%s\n" % (candidate["title"], candidate["content"]))
+        if tell:
+            tell("%s\n%s\n" % (candidate["title"], candidate["content"]))
         enqueue(home, candidate)
     try:
         sent = send_waiting(home)
@@ -12469,7 +12470,7 @@ def cmd_save(home: Home, options: Any) -> int:
     show(note["id"])
     if not options.propose:
         return EXIT_OK
-    ids, sent = propose(home, [named_file(home.path("memories"), note["path"])], lambda text: None)
+    ids, sent = propose(home, [named_file(home.path("memories"), note["path"])])
     return show_proposed(home, ids, sent)
 
 
