@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-88b4fd650d3663f496cee3444782ebcc8b90e46fba9793374002dbb81ae5d0fd}
+SHA256=${MEMHOOK_SHA256-752ada0a2b291101c3ecb790a65c851169ead020875763b2ca98e3c53f933486}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -555,6 +555,12 @@ ANY_NUMBER = (0, 1e15)
 ON_OFF = {"1": "on", "true": "on", "yes": "on", "0": "off", "false": "off", "no": "off"}  # what else people write into a switch
 
 
+def is_on(written: Any) -> bool:
+    """Whether a switch that stands in the environment is on: 1, true, yes or on, however it is spelt."""
+    word = str(written).strip().lower()
+    return ON_OFF.get(word, word) == "on"
+
+
 def setting_value(name: str, written: Any) -> Any:
     """What `written` means for a setting, of the default's type; None where it is no value for it."""
     default = SETTINGS[name]
@@ -2648,7 +2654,7 @@ def event_request(home: Home, event: dict[str, Any]) -> Optional[Request]:
     if not os.path.exists(path):
         path = _elsewhere(home, session) or path
     return Request(path, session, _whole_text(event_text(event, "cwd")), event_text(event, "last_assistant_message"), live=True,
-                   off=home.environ.get("MEMHOOK_OFF") == "1", client=client_process(os.getppid()))
+                   off=is_on(home.environ.get("MEMHOOK_OFF")), client=client_process(os.getppid()))
 
 
 def _start_on_windows(command: list[str], environ: dict[str, str]) -> None:
@@ -8330,7 +8336,7 @@ def propose(home: Home, paths: list[str], tell: Optional[Callable[[str], None]] 
     Raises StateError before anything is queued.
     """
     team = need_team(home)
-    if home.environ.get("MEMHOOK_OFF") == "1":
+    if is_on(home.environ.get("MEMHOOK_OFF")):
         raise StateError("memhook is switched off here (MEMHOOK_OFF)")
     candidates = [candidate_at(home, team, path) for path in paths]
     for candidate in candidates:
@@ -11012,7 +11018,7 @@ def dead_letters(home: Home) -> list[dict[str, Any]]:
 
 def off_here(home: Home, cwd: str) -> str:
     """What keeps a session that is started in this folder out; "" where nothing does."""
-    if home.environ.get("MEMHOOK_OFF") == "1":
+    if is_on(home.environ.get("MEMHOOK_OFF")):
         return "MEMHOOK_OFF=1 is set: what is started with it is not captured"
     return "a .memhook-off file lies in this folder or above it: nothing is captured here" if switched_off(cwd) else ""
 
@@ -11758,7 +11764,7 @@ def check_off(home: Home, consent: Consent, cwd: str) -> Iterator[Finding]:
                "nothing that is said in the pause is captured, in any session; what was said before it is safe",
                "memhook resume ends it; memhook import then takes what was said in it, if you want that")
     path, value = _switch(own_files(home, cwd) + managed_files(home), "MEMHOOK_OFF", "env")
-    if value == "1":
+    if is_on(value):
         yield ("MEMHOOK_OFF=1 is set under env in %s" % path, "no session that is started with these settings is captured",
                "take MEMHOOK_OFF out of it, unless that is meant")
         return
@@ -11974,7 +11980,9 @@ def check_models(home: Home) -> Iterator[Finding]:
 
 
 def check_settings(home: Home) -> Iterator[Finding]:
-    """A config.json that cannot be read, settings that do not exist, values that make no sense."""
+    """A config.json that cannot be read, settings that do not exist, values that make no sense, in the environment too."""
+    for _, fault in wrong_variables(home):
+        yield fault, "what config.json says, or the default, counts", "correct it, or unset it"
     path = home.path("config.json")
     stored = read_json(path)
     if not isinstance(stored, dict):

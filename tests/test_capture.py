@@ -1385,9 +1385,10 @@ def test_an_answer_of_a_pause_is_not_taken_from_a_later_last_message(desk):
     assert desk.said() == [] and not any(b"Not to be kept" in path.read_bytes() for path in desk.home.rglob("*") if path.is_file())
 
 
-def test_a_session_with_memhook_off_set_is_withheld(box):
+@pytest.mark.parametrize("word", ["1", "true", "Yes", "ON"])
+def test_a_session_with_memhook_off_set_is_withheld(box, word):
     script = box.script()
-    box.env["MEMHOOK_OFF"] = "1"
+    box.env["MEMHOOK_OFF"] = word
     talk(script, 12)
     box.hook("SessionStart", script, source="startup")
     box.hook("Stop", script, last_assistant_message="Secret.")

@@ -302,13 +302,18 @@ def test_memhook_off_in_the_environment_that_settings_give_is_found(box, place):
     path = paths[place]
     path.parent.mkdir(exist_ok=True)
     stored = settings(box) if place == "user" else {}
-    path.write_text(json.dumps({**stored, "env": {"MEMHOOK_OFF": "1"}}))
+    path.write_text(json.dumps({**stored, "env": {"MEMHOOK_OFF": "true"}}))
     box.env["MEMHOOK_OFF"] = "1"  # as in a shell of Claude's, which has these settings: told once
     assert only(box)["what"] == "MEMHOOK_OFF=1 is set under env in %s" % path
     del box.env["MEMHOOK_OFF"]
     for harmless in ({"MEMHOOK_OFF": "0"}, {"OTHER": "1"}, [], None):
         path.write_text(json.dumps({**stored, "env": harmless}))
         assert found(box) == []
+
+
+def test_a_variable_that_has_no_effect_is_found(box):
+    box.env["MEMHOOK_RECALL"] = "perhaps"
+    assert "MEMHOOK_RECALL in the environment has no effect" in only(box)["what"]
 
 
 def test_a_folder_or_a_shell_in_which_memhook_is_off_is_found(box):
