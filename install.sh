@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-752ada0a2b291101c3ecb790a65c851169ead020875763b2ca98e3c53f933486}
+SHA256=${MEMHOOK_SHA256-3c86cdaf2ec9e27d68e3a05eb4882e335c46f7d0544c91069f68ddef5b26aa14}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9868,6 +9868,10 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
     signal.signal(signal.SIGINT, end)
     advice = "" if tokens else " and has no token yet: memhook hub token add NAME --role admin"
     tell("The hub is on http://%s:%d%s" % (bracketed(host), server.port, advice))
+    if not is_local(host):
+        names = ", ".join(hub.hosts) or "names given with --allow-host"
+        tell("This is plain HTTP, in which tokens and texts can be read on their way: put a proxy with TLS before it. "
+             "It answers to the address that is connected to, and to %s." % names)
     log(hub.home, "hub-start", port=server.port)
     server.serve()
     hub.writer.db.close()

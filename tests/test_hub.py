@@ -581,6 +581,7 @@ def test_a_foreign_interface_without_a_valid_token_is_refused(tmp_path):
     hub.args = ("--host", "0.0.0.0")
     with hub.start():
         assert hub.ask("GET", "/healthz").json == {"ok": True, "version": memhook.VERSION}
+        wait_until(lambda: "put a proxy with TLS before it" in (hub.root / "stderr").read_text(), "the advice")
 
 
 def test_a_port_that_is_taken_is_said_and_not_a_traceback(hub):
