@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-3c86cdaf2ec9e27d68e3a05eb4882e335c46f7d0544c91069f68ddef5b26aa14}
+SHA256=${MEMHOOK_SHA256-8770bd8d6cb03fee31a527c5b5598eeff85b530de38919457b2c6b388cd60e48}
 
 tell() { printf '%s\n' "$*" >&2; }
 
