@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-8770bd8d6cb03fee31a527c5b5598eeff85b530de38919457b2c6b388cd60e48}
+SHA256=${MEMHOOK_SHA256-d75cc77aa3a2b598d82448d1428c60a1f48d64fbb60998f446e50cba6822d7b6}
 
 tell() { printf '%s\n' "$*" >&2; }
 
