@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-d75cc77aa3a2b598d82448d1428c60a1f48d64fbb60998f446e50cba6822d7b6}
+SHA256=${MEMHOOK_SHA256-c91ffd3d9b9f14fe9f191c04305b7ce906a45b45e20b442fda8db2632dc1572d}
 
 tell() { printf '%s\n' "$*" >&2; }
 

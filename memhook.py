@@ -959,13 +959,14 @@ def redact(text: str, keep: tuple[str, ...] = ()) -> str:
     is_assigned: Optional[bool] = None  # asked before the first rule that needs it: what stands there by then counts
     for rule in sorted(called):
         kind, _, pattern, _, *also = REDACTIONS[rule]
+        if kind in keep or not all(any(literal in lowered for literal in literals) for literals in also):
+            continue
         if rule in _ASSIGNING:
             if is_assigned is None:
                 is_assigned = re.search(_ASSIGNMENT, text.lower()) is not None
             if not is_assigned:
                 continue
-        if kind not in keep and all(any(literal in lowered for literal in literals) for literals in also):
-            text = re.sub(pattern, lambda match: _replace(match, kind), text)
+        text = re.sub(pattern, lambda match: _replace(match, kind), text)
     return text
 
 
@@ -2989,9 +2990,9 @@ class Graves:
 
         What is said again after it was forgotten is new, and "yes" is said again and again.
         """
-        if turn.line in self.lines or len(turn.text) < TELLING_CHARS:
-            return turn.line in self.lines
-        forgotten_at = self.texts.get(text_hash(turn.text))
+        if turn.line in self.lines:
+            return True
+        forgotten_at = self.texts.get(text_hash(turn.text)) if len(turn.text) >= TELLING_CHARS else None
         return forgotten_at is not None and (turn.at is None or turn.at <= forgotten_at)
 
 
@@ -8749,7 +8750,7 @@ def canonical(value: Any) -> str:
 def receipt_hash(columns: Any) -> str:
     """Take the SHA-256 of a receipt's columns but its own hash, in the order of _RECEIPT_COLUMNS, one to a line, in UTF-8.
 
-    None is written with a line end in it, so that another division of the same text has more lines.
+    No column is written with a line end in it: the same text divided in another way would have more lines.
     """
     return file_hash("\n".join(map(str, columns)).encode("utf-8", "replace"))
 
@@ -9506,11 +9507,10 @@ def parse_proposal(body: bytes, tenant: str) -> dict[str, str]:
         given = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise Problem(400, "the body is no JSON")
-    if not isinstance(given, dict):
-        given = {"title": None}  # is refused as that is
-    id, title, content = given.get("id", ""), given.get("title", ""), given.get("content", "")
-    if not (isinstance(id, str) and isinstance(title, str) and isinstance(content, str)):
+    fields = [given.get(name, "") for name in SENT_KEYS] if isinstance(given, dict) else [None]
+    if not all(isinstance(field, str) for field in fields):
         raise Problem(400, 'the body must be an object with the strings "title" and "content"')
+    id, title, content = fields
     title, content = _whole_text(" ".join(title.split())), _whole_text(content)
     id = id or content_id(tenant, title, content)
     if not title or len(title) > 2 * TITLE_CHARS or not content.strip():
@@ -10568,7 +10568,14 @@ def _is_our_mcp(home: Home, words: list[str]) -> bool:
     return flags == ["-I", "-S", "-c"] and is_boot(boot) and _is_program(program) and subcommand == "mcp"
 
 
-def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
+def mcp_line(home: Home) -> str:
+    """What a person types to have Claude add the MCP server."""
+    import shlex
+    called = "memhook" if os.path.exists(launcher_path(home)) else "python3 %s" % shlex.quote(program_path(home))
+    return "claude mcp add --scope user memhook -- %s mcp" % called
+
+
+def register_mcp(home: Home, tell: Callable[[str], None]) -> None:
     """Offer memory_search and the others to Claude by its own command: its file is not ours to edit. A foreign server of our name stays."""
     there, wanted = mcp_entry(home), mcp_command(home)
     if there and there != wanted and _is_our_mcp(home, there):
@@ -10580,7 +10587,7 @@ def register_mcp(home: Home, called: str, tell: Callable[[str], None]) -> None:
     if stands:
         tell("Claude can search your memories (MCP server memhook).")
     else:
-        tell("To let Claude search your memories, run:\n  claude mcp add --scope user memhook -- %s mcp" % called)
+        tell("To let Claude search your memories, run:\n  " + mcp_line(home))
 
 
 def unregister_mcp(home: Home, tell: Callable[[str], None]) -> None:
@@ -10708,7 +10715,7 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     tell("%d hooks stand in %s%s." % (len(HOOK_SPECS), settings.path, before))
     called = write_launcher(home)
     if mcp:
-        register_mcp(home, called, tell)
+        register_mcp(home, tell)
     if called != "memhook":
         called = " ".join(["%s=%s" % pair for pair in _named_places(home)] + [called])
     consent = read_consent(home)
@@ -11044,13 +11051,6 @@ def mcp_state(home: Home) -> str:
     except OSError:
         is_readable = False
     return "missing" if is_readable or not os.path.exists(path) else "unknown"
-
-
-def mcp_line(home: Home) -> str:
-    """What a person types to have Claude add the MCP server."""
-    import shlex
-    called = "memhook" if os.path.exists(launcher_path(home)) else "python3 %s" % shlex.quote(program_path(home))
-    return "claude mcp add --scope user memhook -- %s mcp" % called
 
 
 def check_status(home: Home, cwd: str) -> dict[str, Any]:
