@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-c91ffd3d9b9f14fe9f191c04305b7ce906a45b45e20b442fda8db2632dc1572d}
+SHA256=${MEMHOOK_SHA256-50f3b12da704977968e399e69e394684a33898b1a9c2d49af451496e79224a1b}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9267,6 +9267,7 @@ HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
 HUB_HEADERS = {"host", "origin", "authorization", "connection", "expect", "content-length", "transfer-encoding"}  # that decide something
 HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
+HUB_HEADS = 256  # heads of requests that are remembered
 HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads, and how long an answer is not cut off for it
 HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for who has connected, and the requests that are in work
 
@@ -9458,13 +9459,11 @@ def _read_head_lines(stream: Any) -> bytes:
 
 
 def read_head(stream: Any) -> bytes:
-    """Read a request's head, whole and as RFC 9112 has it; b"" where the client has no more requests. Raises Problem 400, 431."""
+    """Read a request's head, whole; b"" where the client has no more requests. Raises Problem 431."""
     end = stream.peek().find(b"\r\n\r\n")  # nearly always all of it comes at once
     head = stream.read(end + 4) if end >= 0 else _read_head_lines(stream)
     if len(head) > HUB_HEAD_BYTES:
         raise Problem(431, "the head is longer than %d bytes" % HUB_HEAD_BYTES)
-    if head and not re.fullmatch(_HEAD, head):
-        raise Problem(400, "this is no HTTP/1.1 request")
     return head
 
 
@@ -9484,6 +9483,30 @@ def host_name(text: str) -> str:
     if not match:
         return ""
     return match.group(1) or match.group(2)
+
+
+@lru_cache(HUB_HEADS)
+def parse_head(head: bytes) -> tuple[str, str, dict[str, str], dict[str, str], bool]:
+    """Take a head apart, as RFC 9112 has it; -> (method, path, query, headers, whether the connection is to end), as HubRequest has them.
+
+    There is nothing left for http.server's own parser to find, which is one for mail and costs as much as all the rest. A client sends
+    the same heads again and again, with another Content-Length at most: what came of the last ones is remembered. Raises Problem 400.
+    """
+    if not re.fullmatch(_HEAD, head):
+        raise Problem(400, "this is no HTTP/1.1 request")
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    method, target, version = first.split(" ")
+    path, _, query = target.partition("?")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        name = name.lower()
+        if name in headers and name in HUB_HEADERS:
+            raise Problem(400, "a header stands twice")  # two programs could read that in two ways
+        headers[name] = value.strip(" \t")
+    asked = [option.strip() for option in headers.get("connection", "").lower().split(",")]
+    ends = "close" in asked or (version == "HTTP/1.0" and "keep-alive" not in asked)
+    return method, path, parse_query(query) if query else {}, headers, ends
 
 
 def body_length(request: HubRequest, takes_body: bool) -> int:
@@ -9673,7 +9696,7 @@ class HubHandler(HubRequest):
         try:
             head = read_head(self.rfile)
             if head:
-                self.take_head(head)
+                self.command, self.path, self.query, self.headers, self.close_connection = parse_head(head)
                 self.answer()
             else:
                 self.close_connection = True
@@ -9687,25 +9710,6 @@ class HubHandler(HubRequest):
             self.refuse(Problem(500, "the hub failed"))
         finally:
             self.server.waiting.pop(self, None)
-
-    def take_head(self, head: bytes) -> None:
-        """Take a head apart that read_head() has checked. Raises Problem 400.
-
-        There is nothing left for http.server's own parser to find, which is one for mail and costs as much as all the rest.
-        """
-        first, *lines = head.decode("latin-1").split("\r\n")[:-2]
-        self.command, target, version = first.split(" ")
-        self.path, _, query = target.partition("?")
-        self.headers = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            name = name.lower()
-            if name in self.headers and name in HUB_HEADERS:
-                raise Problem(400, "a header stands twice")  # two programs could read that in two ways
-            self.headers[name] = value.strip(" \t")
-        self.query = parse_query(query) if query else {}
-        asked = [option.strip() for option in self.headers.get("connection", "").lower().split(",")]
-        self.close_connection = "close" in asked or (version == "HTTP/1.0" and "keep-alive" not in asked)
 
     def answer(self) -> None:
         """Decide, read the body, and send what the API says. Raises Problem."""

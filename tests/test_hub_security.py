@@ -343,8 +343,9 @@ def test_a_head_that_two_programs_could_read_in_two_ways_is_refused(hub):
     length = "Content-Length: %d" % len(body)
     for lines in ((length, "Content-Length: 5"), (length, length), (length, "Transfer-Encoding: chunked"), (length, "Host: evil.example"), (length, " folded: 1"), (length, "Bad Name: 1"),
                   (length, "Content-Length : 5"), (length, ": empty"), (length, "X: a\x00b"), (length, "X: a\nContent-Length: 5"), (length, "X: a\rb"), ("X: a\r" + length,), ("Content-Length: 3 8",)):
-        answer = hub.raw(head(hub, *post, *lines, token=hub.token("ann")) + body)
-        assert code(answer) in (400, 411) and answer.count(b"Content-Type:") == 1, lines
+        for _ in range(2):  # what came of a head is remembered: not that it was refused, and not as one that was let in
+            answer = hub.raw(head(hub, *post, *lines, token=hub.token("ann")) + body)
+            assert code(answer) in (400, 411) and answer.count(b"Content-Type:") == 1, lines
     assert "Smuggled." not in hub.statuses()
     for data in (b"\r\n\r\n", b"GET\r\n\r\n", b"GET /healthz HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", bytes(range(256)) + b"\r\n\r\n"):
         assert code(hub.raw(data)) in (0, 400, 505), data
