@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-50f3b12da704977968e399e69e394684a33898b1a9c2d49af451496e79224a1b}
+SHA256=${MEMHOOK_SHA256-2a73fc30903dc335cd1845d751837c21592c14da4abc888d24fcf43491af06c4}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8583,6 +8583,7 @@ HUB_CHAIN_BITS = 40  # a receipt's row is its chain's number << 40 | seq: a chai
 HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on eight pages, and all of each is synced: half as many bytes as by default
 HUB_CHECKPOINT_PAGES = 16_000  # 32 MB: intakes rewrite the same few pages, and a longer log moves each of them once
 HUB_CACHE_KB = 16_000
+HUB_LOOK_SECONDS = 0.02  # so often it is looked whether the database is still the file that was opened: it costs a twentieth of an intake
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
 GOVERNOR = "hub:govern"  # who decides by policy; no token can have this name
 NO_HASH = "0" * 64  # what the first receipt of a chain follows
@@ -9265,9 +9266,9 @@ HUB_THREADS = 64  # connections served at once; the one that waits longest makes
 HUB_BACKLOG = 1_024  # connections that may wait to be served
 HUB_BODY_BYTES = 256 << 10
 HUB_HEAD_BYTES = 16 << 10
+HUB_HEADS = 256  # heads of requests that are remembered
 HUB_HEADERS = {"host", "origin", "authorization", "connection", "expect", "content-length", "transfer-encoding"}  # that decide something
 HUB_WAIT_SECONDS = 10.0  # for each piece that a client sends, also the first of a request, and for an answer to be taken
-HUB_HEADS = 256  # heads of requests that are remembered
 HUB_ROOM_SECONDS = 0.5  # how long a new connection waits for one of the threads, and how long an answer is not cut off for it
 HUB_DRAIN_SECONDS = 20.0  # after SIGTERM, for who has connected, and the requests that are in work
 
@@ -9317,6 +9318,7 @@ class Writer:
         self.path = path
         self.db = connect_hub(path)
         self.opened = os.stat(path)
+        self.looked = 0.0  # when it was seen last that the database is still this file, on the monotonic clock
         try:
             lengthen_log(self.db)
         except sqlite3.Error as error:  # in use, or the disk is full: it only will be slower
@@ -9354,7 +9356,7 @@ class Writer:
                     results.append(self._run(job[0], chains))
                     self._take_waiting(jobs)
                 failed = jobs
-                self.check_file()
+                self.check_file(HUB_LOOK_SECONDS)
             failed = []
             for job, result in zip(jobs, results):
                 job.append(result)
@@ -9368,19 +9370,24 @@ class Writer:
                 job.append(failure)
             self.waiting.extend(job for job in jobs if len(job) == 1)
 
-    def check_file(self) -> None:
+    def check_file(self, within_seconds: float = 0.0) -> None:
         """Raise sqlite3.OperationalError where the database was deleted, moved or replaced since it was opened.
 
         SQLite goes on with the file that it has open, and what is written there is lost; a new connection would even make one database
-        of the new file and the old one's log.
+        of the new file and the old one's log. Nothing is done where it was looked within so many seconds: what is written just after
+        the file has gone is lost as what was written just before.
         """
         import sqlite3
+        at = time.monotonic()
+        if at - self.looked < within_seconds:
+            return
         try:
             is_here = os.path.samestat(os.stat(self.path), self.opened)
         except OSError:
             is_here = False
         if not is_here:
             raise sqlite3.OperationalError("the database is not where it was opened: put it back, or start the hub again")
+        self.looked = at
 
     def _take_waiting(self, jobs: list[Any]) -> None:
         while self.waiting:
@@ -9406,10 +9413,11 @@ class Hub:
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
         """Run work(db, *values) on a reading connection, and return what it returns. Raises sqlite3.Error."""
-        self.writer.check_file()
+        self.writer.check_file(HUB_LOOK_SECONDS)
         try:
             db = self.free.pop()
         except IndexError:
+            self.writer.check_file()
             db = connect_hub(self.path)
         try:
             return work(db, *values)
@@ -9476,15 +9484,6 @@ def parse_query(text: str) -> dict[str, str]:
         raise Problem(400, "the query cannot be read")
 
 
-@lru_cache(64)
-def host_name(text: str) -> str:
-    """Take the name out of a Host or Origin: without scheme, port and brackets, lower case; "" where it cannot be read."""
-    match = re.fullmatch(r"(?:https?://)?(?:\[([0-9a-f:.%]+)\]|([^:/\[\]@\s]+))(?::\d{1,5})?", text.strip().lower())
-    if not match:
-        return ""
-    return match.group(1) or match.group(2)
-
-
 @lru_cache(HUB_HEADS)
 def parse_head(head: bytes) -> tuple[str, str, dict[str, str], dict[str, str], bool]:
     """Take a head apart, as RFC 9112 has it; -> (method, path, query, headers, whether the connection is to end), as HubRequest has them.
@@ -9507,6 +9506,15 @@ def parse_head(head: bytes) -> tuple[str, str, dict[str, str], dict[str, str], b
     asked = [option.strip() for option in headers.get("connection", "").lower().split(",")]
     ends = "close" in asked or (version == "HTTP/1.0" and "keep-alive" not in asked)
     return method, path, parse_query(query) if query else {}, headers, ends
+
+
+@lru_cache(64)
+def host_name(text: str) -> str:
+    """Take the name out of a Host or Origin: without scheme, port and brackets, lower case; "" where it cannot be read."""
+    match = re.fullmatch(r"(?:https?://)?(?:\[([0-9a-f:.%]+)\]|([^:/\[\]@\s]+))(?::\d{1,5})?", text.strip().lower())
+    if not match:
+        return ""
+    return match.group(1) or match.group(2)
 
 
 def body_length(request: HubRequest, takes_body: bool) -> int:

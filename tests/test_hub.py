@@ -601,6 +601,7 @@ def test_a_hub_whose_database_was(tmp_path, how):
         if how == "replaced":
             os.rename(other, hub.path)
         before = hub.path.read_bytes() if how == "replaced" else b""
+        time.sleep(memhook.HUB_LOOK_SECONDS)
         replies = [hub.propose(token, "Between."), hub.ask("GET", "/api/candidates", token), hub.ask("GET", "/healthz")]
         assert [reply.status for reply in replies] == [503, 503, 200] and replies[0].headers["Retry-After"]
         assert "start the hub again" in hub.log()
@@ -609,6 +610,17 @@ def test_a_hub_whose_database_was(tmp_path, how):
         assert hub.propose(token, "After.").status == 201
         assert hub.statuses() == {"Before.": "inbox", "After.": "inbox"}
         assert hub.run("audit").returncode == 0
+
+
+def test_no_connection_is_opened_to_another_database_however_short_it_is_there(tmp_path):
+    path, other = tmp_path / "hub.db", tmp_path / "other.db"
+    memhook.open_hub(str(other)).close()
+    hub = memhook.Hub(memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)}), str(path), memhook.Quota(0, 60), ())
+    hub.writer.check_file()
+    os.rename(other, path)
+    with pytest.raises(sqlite3.OperationalError, match="not where it was opened"):
+        hub.read(memhook.list_tokens)
+    hub.writer.db.close()
 
 
 def write_until_it_ends(hub, token, accepted, offset):
