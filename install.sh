@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2a73fc30903dc335cd1845d751837c21592c14da4abc888d24fcf43491af06c4}
+SHA256=${MEMHOOK_SHA256-2f8dfb537c7fc180b7ec892568c26112f894d6b1bf6a810dde37600c7996fd55}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8581,7 +8581,7 @@ HUB_WORDS_READ = 2_000  # and so many are looked at to find them: a query may be
 HUB_RANKED = 4_000  # the rarest words of a search select at most about so many memories
 HUB_CHAIN_BITS = 40  # a receipt's row is its chain's number << 40 | seq: a chain lies in one piece, and the next is put at its end
 HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on eight pages, and all of each is synced: half as many bytes as by default
-HUB_CHECKPOINT_PAGES = 16_000  # 32 MB: intakes rewrite the same few pages, and a longer log moves each of them once
+HUB_CHECKPOINT_PAGES = 32_000  # 64 MB: intakes rewrite the same few pages, and a longer log moves each of them once
 HUB_CACHE_KB = 16_000
 HUB_LOOK_SECONDS = 0.02  # so often it is looked whether the database is still the file that was opened: it costs a twentieth of an intake
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
@@ -8768,17 +8768,17 @@ class Chains(transaction):
         self.ends: dict[str, tuple[int, int, str]] = {}  # tenant -> its chain's number, and the last receipt's seq and hash
         return self
 
-    def append(self, caller: Caller, kind: str, detail: dict[str, Any]) -> int:
+    def append(self, caller: Caller, kind: str, detail: str) -> int:
         """Write the next receipt of a tenant's chain, in the transaction of what it tells of; -> its seq.
 
-        {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes, no text, "prev_hash", "hash"}
+        {"tenant", "seq", "kind", "at", "actor", "detail": ids and hashes as canonical() writes them, no text, "prev_hash", "hash"}
         """
         tenant = caller.tenant
         if tenant not in self.ends:
             self.ends[tenant] = self.db.execute("SELECT number, count, head FROM chains WHERE tenant = ?", (tenant,)).fetchone()
         chain, count, head = self.ends[tenant]
         seq = count + 1
-        columns = (tenant, seq, kind, self.at, caller.name, canonical(detail), head)
+        columns = (tenant, seq, kind, self.at, caller.name, detail, head)
         hash = receipt_hash(columns)
         self.db.execute(_APPEND, (*columns, hash, chain << HUB_CHAIN_BITS | seq))
         self.ends[tenant] = chain, seq, hash
@@ -8843,7 +8843,7 @@ def take_in(chains: Chains, caller: Caller, candidate: dict[str, str]) -> dict[s
         if known[2] != digest:
             raise Problem(409, "this id belongs to other content")
         return {"id": known[0], "status": known[1], "duplicate": True}
-    chains.append(caller, "proposed", {"id": id, "content_hash": digest})
+    chains.append(caller, "proposed", '{"content_hash":"%s","id":"%s"}' % (digest, id))  # canonical: neither has a sign to be escaped
     db.execute("INSERT INTO candidates(id, tenant, title, content, content_hash, actor, at) VALUES(?,?,?,?,?,?,?)",
                (id, tenant, candidate["title"], content, digest, caller.name, chains.at))
     return {"id": id, "status": "inbox", "duplicate": False}
@@ -8881,7 +8881,8 @@ def make_memory(chains: Chains, caller: Caller, id: str) -> None:
     found = db.execute("SELECT title, content, actor FROM candidates WHERE tenant = ? AND id = ?", (caller.tenant, id))
     title, content, by = found.fetchone()
     db.execute("UPDATE candidates SET status = 'promoted' WHERE tenant = ? AND id = ?", (caller.tenant, id))
-    seq = chains.append(caller, "promoted", {"id": id, "content_hash": file_hash(content.encode("utf-8", "replace"))})
+    digest = file_hash(content.encode("utf-8", "replace"))
+    seq = chains.append(caller, "promoted", canonical({"id": id, "content_hash": digest}))
     cursor = db.execute("INSERT INTO memories(tenant, id, seq, title, content, by, promoted_by, at) VALUES(?,?,?,?,?,?,?,?)",
                         (caller.tenant, id, seq, title, content, by, caller.name, chains.at))
     db.execute("INSERT INTO %s(rowid, title, content) VALUES(?,?,?)" % words_table(db, caller.tenant),
@@ -8927,7 +8928,7 @@ def reject(chains: Chains, caller: Caller, id: str) -> str:
         return "rejected"
     db.execute("UPDATE candidates SET status = 'rejected' WHERE tenant = ? AND id = ?", (tenant, id))
     memory = db.execute("SELECT number, title, content FROM memories WHERE tenant = ? AND id = ? AND NOT gone", (tenant, id)).fetchone()
-    seq = chains.append(caller, "retracted" if memory else "rejected", {"id": id})
+    seq = chains.append(caller, "retracted" if memory else "rejected", canonical({"id": id}))
     if memory:
         number, title, content = memory
         db.execute("INSERT INTO {0}({0}, rowid, title, content) VALUES('delete',?,?,?)".format(words_table(db, tenant)),
@@ -9094,7 +9095,7 @@ def flip(db: Any, tenant: str, verdicts: list[tuple[str, str, str]]) -> dict[str
             if changed.rowcount:
                 detail[status][id] = original
         if any(detail.values()):
-            chains.append(governor(tenant), "governed", detail)
+            chains.append(governor(tenant), "governed", canonical(detail))
     return {status: len(ids) for status, ids in detail.items()}
 
 
@@ -9348,7 +9349,7 @@ class Writer:
         results: list[Any] = []
         self._take_waiting(jobs)
         failed = jobs  # of a BEGIN and a COMMIT that fail
-        failure: Exception = Problem(500, "the hub failed; this was not done")
+        failure: Optional[Exception] = None
         try:
             with Chains(self.db) as chains:
                 for job in jobs:
@@ -9367,7 +9368,7 @@ class Writer:
             failure = error
         finally:
             for job in failed:
-                job.append(failure)
+                job.append(failure or Problem(500, "the hub failed; this was not done"))
             self.waiting.extend(job for job in jobs if len(job) == 1)
 
     def check_file(self, within_seconds: float = 0.0) -> None:
@@ -9665,7 +9666,8 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def head_begin(status: int, kind: str) -> bytes:
     """Write the part of an answer's head that its status and its media type decide."""
     from http.client import responses
-    return ("HTTP/1.1 %d %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n" % (status, responses[status], kind)).encode("latin-1")
+    cached = "" if status == 201 else "Cache-Control: no-store\r\n"  # of a POST's answer nobody keeps a copy (RFC 9110, 9.3.3)
+    return ("HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s" % (status, responses[status], kind, cached)).encode("latin-1")
 
 
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
