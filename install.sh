@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-2f8dfb537c7fc180b7ec892568c26112f894d6b1bf6a810dde37600c7996fd55}
+SHA256=${MEMHOOK_SHA256-a2d3bf74b4bdd10420c175261e8ab0cd1823d0e043e67c170f99b26deca2311f}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8648,6 +8648,23 @@ def is_empty(db: Any) -> bool:
     return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 
+def check_hub_file(path: str) -> None:
+    """See whether a file is empty or a hub's of this format. Raises StateError where it is not, and sqlite3.Error.
+
+    It is only read: a hub's settings would change a file that another program wrote, such as into one with a log.
+    """
+    from contextlib import closing
+    with closing(_connect(path, read_only=True)) as db:
+        if is_empty(db):
+            return
+        tables = db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'candidates', 'receipts')").fetchone()[0]
+        if tables < 3:
+            raise StateError("%s is not a hub's database" % path, "nothing was changed; name the hub's with --db")
+        if db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() != (str(HUB_FORMAT),):
+            raise StateError("%s was written by another version of memhook" % path,
+                             "use that version, or move %s* away: memhook hub serve makes a new one, which needs new tokens" % path)
+
+
 def open_hub(path: str) -> Any:
     """Open the database, made if missing, with mode 0600. Raises StateError where it is no hub's, a newer one's, or cannot be read.
 
@@ -8658,6 +8675,7 @@ def open_hub(path: str) -> Any:
         if not os.path.exists(path):
             make_folder(os.path.dirname(path))
             os.close(open_private(path, os.O_WRONLY | os.O_CREAT))  # SQLite gives its side files the same mode
+        check_hub_file(path)
         db = connect_hub(path)
         db.execute("SELECT fts5_source_id()")  # better now than at the first promotion
         if is_empty(db):
@@ -8666,12 +8684,8 @@ def open_hub(path: str) -> Any:
                     for statement in _HUB_SCHEMA.split(";\n"):
                         db.execute(statement)
                     db.execute("INSERT INTO meta VALUES('format', ?)", (str(HUB_FORMAT),))
-        stored = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
     except (sqlite3.Error, OSError) as error:
         raise StateError("the hub's database %s cannot be used: %s" % (path, error))
-    if stored is None or stored[0] != str(HUB_FORMAT):
-        raise StateError("%s was written by another version of memhook" % path,
-                         "use that version, or move %s* away: memhook hub serve makes a new one, which needs new tokens" % path)
     return db
 
 

@@ -569,6 +569,20 @@ def test_a_database_of_another_version_is_left_alone_and_what_to_do_is_said(tmp_
     assert hub.sql("SELECT name FROM tokens") == [("ann",)]
 
 
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database_of_another_program_is_refused_and_stays_as_it_is(tmp_path, mode):
+    hub, path = RunningHub(tmp_path, start=False), tmp_path / "other.db"
+    write = ("import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('PRAGMA journal_mode = ' + sys.argv[2])\n"
+             "db.execute('CREATE TABLE meta(key, value)'); db.execute(\"INSERT INTO meta VALUES('format', '%d')\"); db.commit(); os._exit(0)" % memhook.HUB_FORMAT)
+    subprocess.run([sys.executable, "-c", write, str(path), mode], check=True)  # it ends without a close: what it wrote to a log stays there
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("other.db*") if not file.name.endswith("-shm")}
+    assert len(before) == (2 if mode == "wal" else 1)
+    for command in (["serve", "--port", "0"], ["audit"], ["govern"], ["anchor"], ["token", "list"], ["token", "add", "ann"]):
+        done = hub.run(*command, "--db", str(path), check=False)
+        assert done.returncode == 1 and "not a hub's database" in done.stderr, done.stderr
+        assert {file.name: file.read_bytes() for file in tmp_path.glob("other.db*") if not file.name.endswith("-shm")} == before, command
+
+
 def test_a_foreign_interface_without_a_valid_token_is_refused(tmp_path):
     hub = RunningHub(tmp_path, start=False)
     for host in ("0.0.0.0", "::"):
