@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-a2d3bf74b4bdd10420c175261e8ab0cd1823d0e043e67c170f99b26deca2311f}
+SHA256=${MEMHOOK_SHA256-fdb3fd17dd7d45d3b7117c2851eace6e685676e363808fb8d8bbe1ca52321e04}
 
 tell() { printf '%s\n' "$*" >&2; }
 

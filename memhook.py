@@ -9737,9 +9737,15 @@ class HubHandler(HubRequest):
 
     def answer(self) -> None:
         """Decide, read the body, and send what the API says. Raises Problem."""
-        self.body = self.read_body(admit(self.server.hub, self, self.address))
-        self.server.waiting.pop(self, None)
-        status, value = self.route(self.server.hub, self)
+        hub = self.server.hub
+        try:
+            self.body = self.read_body(admit(hub, self, self.address))
+            self.server.waiting.pop(self, None)
+            status, value = self.route(hub, self)
+        except Problem:
+            if self.caller:  # it may be remembered: whose token was revoked learns that, and nothing else
+                hub.read(must_hold, self.caller)
+            raise
         self.send(render_answer(status, value, self.last_headers()))
 
     def read_body(self, length: int) -> bytes:

@@ -94,6 +94,23 @@ def test_a_revoked_token_takes_nothing_in_though_it_just_did(hub):
     assert hub.ask("POST", "/api/candidates", token, b"{").status == 401  # known by now, and said before the body is read
 
 
+@pytest.mark.parametrize("body, more", [(b"{", {}), (b'{"title": 1}', {}), ({"title": "T", "content": "<private>x</private>"}, {}), (b"", {"Content-Length": "999999"})],
+                         ids=["no JSON", "no title", "private", "too long"])
+def test_a_revoked_token_learns_nothing_of_a_bad_body(hub, body, more):
+    token = hub.run("token", "add", "oscar").stdout.strip()
+    told = hub.ask("POST", "/api/candidates", token, body, **more).status  # and the hub remembers whose token it is
+    hub.run("token", "revoke", "oscar")
+    reply = hub.ask("POST", "/api/candidates", token, body, **more)
+    assert told in (400, 413, 422) and (reply.status, reply.body) == (401, hub.ask("GET", "/api/me").body)
+
+
+def test_a_revoked_token_learns_nothing_of_its_quota(tmp_path):
+    with RunningHub(tmp_path, "--quota-max", "1") as hub:
+        said = [hub.propose(hub.token("ann"), "Number %d." % number).status for number in range(2)]
+        hub.run("token", "revoke", "ann")
+        assert [*said, hub.propose(hub.token("ann"), "Number 2.").status] == [201, 429, 401]
+
+
 @pytest.mark.parametrize("verb", ["promote", "reject"])
 def test_an_admins_token_that_is_revoked_while_its_request_comes_decides_nothing(hub, verb):
     token = hub.run("token", "add", "trudy", "--role", "admin").stdout.strip()
