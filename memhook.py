@@ -5007,17 +5007,24 @@ def get_memory(home: Home, name: str, first: int = 1, count: int = 0) -> dict[st
     return {**front, **found, "start_line": first, "end_line": last, "text": "\n".join(lines[first - 1:last])}
 
 
-def install_line() -> str:
-    """What a person types to install this program, or to mend its hooks."""
+def named_places(home: Home) -> list[str]:
+    """VARIABLE=VALUE, for sh, of each folder that the environment names: without them another home would be looked at."""
     import shlex
-    return "python3 %s install" % shlex.quote(PROGRAM)
+    places = {"CLAUDE_CONFIG_DIR": home.config, "MEMHOOK_HOME": home.root}
+    return ["%s=%s" % (name, shlex.quote(place)) for name, place in places.items() if home.environ.get(name)]
+
+
+def command_line(home: Home, command: str) -> str:
+    """What a person types to run a command of this program for this home, also where there is no `memhook` on PATH."""
+    import shlex
+    return " ".join([*named_places(home), "python3", shlex.quote(PROGRAM), command])
 
 
 def need_consent(home: Home) -> Consent:
     """The consent; raises StateError where there is none."""
     consent = read_consent(home)
     if consent is None:
-        raise StateError("memhook is not installed", "run: " + install_line())
+        raise StateError("memhook is not installed", "run: " + command_line(home, "install"))
     return consent
 
 
@@ -7526,17 +7533,15 @@ FULL_BYTES = 16 << 20  # with less disk than this a capture fails
 
 def capture_trouble(home: Home) -> str:
     """One line on what keeps this session from being captured, and the command that mends it; "" where a few looks find nothing."""
-    import shlex
-    program = "python3 %s" % shlex.quote(PROGRAM)
     missing = missing_hook(home)
     if missing:
-        return ("memhook does not capture all of this session: the %s hook has gone from Claude's settings. To mend it: %s install"
-                % (missing, program))
+        return ("memhook does not capture all of this session: the %s hook has gone from Claude's settings. To mend it: %s"
+                % (missing, command_line(home, "install")))
     if not os.access(home.root, os.W_OK):
-        return "memhook captures nothing: %s may not be written. What to do: %s doctor" % (home.root, program)
+        return "memhook captures nothing: %s may not be written. What to do: %s" % (home.root, command_line(home, "doctor"))
     space = os.statvfs(home.root) if hasattr(os, "statvfs") else None
     if space and space.f_bavail * space.f_frsize < FULL_BYTES:
-        return "memhook captures nothing: the disk is full. What to do: %s doctor" % program
+        return "memhook captures nothing: the disk is full. What to do: " + command_line(home, "doctor")
     return ""
 
 
@@ -10461,13 +10466,6 @@ def launcher_path(home: Home) -> str:
     return ""
 
 
-def _named_places(home: Home) -> list[tuple[str, str]]:
-    """(variable, its value for sh) of each folder that the environment names: without them another home would be looked at."""
-    import shlex
-    places = {"CLAUDE_CONFIG_DIR": home.config, "MEMHOOK_HOME": home.root}
-    return [(name, shlex.quote(place)) for name, place in places.items() if home.environ.get(name)]
-
-
 def write_launcher(home: Home) -> str:
     """Make the command `memhook`, which starts from the cached bytecode; -> how it is called where nothing is set in the environment."""
     import shlex
@@ -10475,8 +10473,8 @@ def write_launcher(home: Home) -> str:
     if not path:
         return "python3 %s" % shlex.quote(program_path(home))
     text = "#!/bin/sh\n" + _LAUNCHER_MARK
-    for name, place in _named_places(home):
-        text += '[ -n "${%s:-}" ] || export %s=%s\n' % (name, name, place)
+    for place in named_places(home):
+        text += '[ -n "${%s:-}" ] || export %s\n' % (place.partition("=")[0], place)
     text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
     write_file(path, os.fsencode(text))
     os.chmod(path, 0o755)
@@ -10751,7 +10749,7 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     if mcp:
         register_mcp(home, tell)
     if called != "memhook":
-        called = " ".join(["%s=%s" % pair for pair in _named_places(home)] + [called])
+        called = " ".join([*named_places(home), called])
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
@@ -11713,7 +11711,7 @@ def check_hook_entries(home: Home, settings: Settings) -> Iterator[Finding]:
         what = "hook %s is %s" % (events[0], fault)
         if len(events) > 1:
             what = "hooks %s and %s are %s" % (", ".join(events[:-1]), events[-1], fault)
-        yield what, _HOOK_FAULTS[fault.partition(":")[0]], "memhook install"
+        yield what, _HOOK_FAULTS[fault.partition(":")[0]], command_line(home, "install")
 
 
 def _last_line(output: bytes) -> str:
@@ -11729,7 +11727,7 @@ def check_hook_runs(home: Home, settings: Settings) -> Iterator[Finding]:
         if status or out:
             all_run, told = False, _last_line(err)
             yield ("the %s hook, run as it stands, ends with status %d%s" % (event, status, ": " + told if told else ""),
-                   "Claude Code shows an error, and nothing is captured", "memhook install")
+                   "Claude Code shows an error, and nothing is captured", command_line(home, "install"))
     line = parse_hook(next(iter(commands.values()), None))
     if not all_run or line is None or not line.current:
         return
@@ -11738,7 +11736,7 @@ def check_hook_runs(home: Home, settings: Settings) -> Iterator[Finding]:
     status, out, _ = run_quiet([line.interpreter, "-I", "-S", "-c", BOOT, line.program, "--version"], home)
     if status or out.split() != [b"memhook", VERSION.encode()]:
         yield ("the installed hooks do not run memhook %s but %s" % (VERSION, _last_line(out) or "nothing that answers"),
-               "sessions are captured by another version, or not at all", "memhook install")
+               "sessions are captured by another version, or not at all", command_line(home, "install"))
 
 
 def check_hooks_stand(home: Home) -> Iterator[Finding]:
@@ -12079,7 +12077,7 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     yield from check_formats(home)
     consent = read_consent(home)
     if consent is None:
-        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", install_line()
+        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", command_line(home, "install")
         return
     yield from check_hooks_stand(home)
     yield from check_switches(home, cwd)
@@ -12287,16 +12285,16 @@ def show_cleanup(cleanup: dict[str, int]) -> None:
             show("           %s %s" % (counted(cleanup[name], "transcript"), text))
 
 
-def capture_state(status: dict[str, Any]) -> str:
+def capture_state(home: Home, status: dict[str, Any]) -> str:
     """Whether capture is on, and since when, for a person."""
     broken = [event for event, state in status["hooks"].items() if state != "installed"]
     if not status["consent"]["capture"]:
-        return "off: nobody has consented. To install: " + install_line()
+        return "off: nobody has consented. To install: " + command_line(home, "install")
     if status["consent"]["paused"]:
         return "paused since %s" % status["since"]["pause"]
     if broken:
         trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: %s"
-        return trouble % (", ".join(broken), install_line())
+        return trouble % (", ".join(broken), command_line(home, "install"))
     return "on since %s" % status["since"]["consent"]
 
 
@@ -12311,7 +12309,7 @@ def failure_text(home: Home, failure: Optional[dict[str, Any]]) -> str:
 def show_status(home: Home, status: dict[str, Any]) -> None:
     """The facts of check_status() for a person, one line for each part."""
     spool, memories, sessions = status["spool"], status["memories"], status["sessions"]
-    show("memhook %s: capture is %s" % (VERSION, capture_state(status)))
+    show("memhook %s: capture is %s" % (VERSION, capture_state(home, status)))
     if status["off_here"]:
         show("OFF HERE   " + status["off_here"])
     show("hooks      " + name_values(status["hooks"]))
@@ -12627,7 +12625,8 @@ def nothing_proved(home: Home, paths: list[str]) -> str:
     if paths:
         return "Nothing was verified: no transcript lies there."
     if read_consent(home) is None:
-        return "There is nothing to prove yet: memhook is not installed, so nothing is captured. To install: " + install_line()
+        told = "There is nothing to prove yet: memhook is not installed, so nothing is captured. To install: "
+        return told + command_line(home, "install")
     return "There is nothing to prove yet: no session was written since you consented."
 
 

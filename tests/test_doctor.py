@@ -146,13 +146,30 @@ def test_a_missing_hook_is_found_and_install_mends_it(box):
     write_settings(box, value)
     finding = only(box)
     assert "hook Stop is missing: settings.json was changed since memhook's install, perhaps by another program" == finding["what"]
-    assert finding["mend"] == "memhook install"
+    assert finding["mend"] == "python3 %s install" % memhook.PROGRAM
     for event in ("PreCompact", "SessionEnd"):
         del value["hooks"][event]
     write_settings(box, value)
     assert only(box)["what"].startswith("hooks Stop, PreCompact and SessionEnd are missing: ")
     box.run("install", "--no-mcp")
     assert found(box) == []
+
+
+@pytest.mark.parametrize("told", [
+    lambda bare: only(bare)["mend"],
+    lambda bare: bare.run("status").stdout.split("To mend it: ")[1].split("\n")[0],
+    lambda bare: started(bare)["systemMessage"].split("To mend it: ")[1],
+])
+def test_the_command_that_mends_hooks_can_be_pasted_into_a_shell_that_does_not_know_the_home(tmp_path, told):
+    bare = Box(tmp_path)
+    shell = dict(bare.env)
+    bare.env["MEMHOOK_HOME"] = str(tmp_path / "it's mine")  # as the launcher sets it
+    bare.install()
+    stop, value = bare.command("Stop"), settings(bare)
+    del value["hooks"]["Stop"]
+    write_settings(bare, value)
+    subprocess.run(told(bare) + " --no-mcp", shell=True, env=shell, cwd=bare.project, capture_output=True, check=True)
+    assert bare.command("Stop") == stop and found(bare) == []
 
 
 def test_all_hooks_dropped_are_one_finding(box):
@@ -188,7 +205,7 @@ def test_an_interpreter_that_is_gone_is_found(box):
     assert found(box) == []
     link.unlink()
     finding = only(box)
-    assert "its interpreter %s is gone" % link in finding["what"] and finding["mend"] == "memhook install"
+    assert "its interpreter %s is gone" % link in finding["what"] and finding["mend"] == "python3 %s install" % memhook.PROGRAM
 
 
 def test_a_program_that_is_gone_is_found(box):
