@@ -10816,13 +10816,27 @@ def captured_home(home: Home) -> Home:
         return home
 
 
+def hooked_elsewhere(home: Home) -> Optional[Home]:
+    """The home that our hooks capture into, where nobody agreed to a capture into this one; else None."""
+    if read_consent(home) is not None:
+        return None
+    hooked = captured_home(home)
+    return None if read_consent(hooked) is None else hooked
+
+
+def way_on(home: Home, command: str) -> str:
+    """What helps where nobody agreed to a capture into this home: an install, or `command` for the home that our hooks capture into."""
+    hooked = hooked_elsewhere(home)
+    if hooked:
+        return "To look where the hooks keep all: " + command_line(hooked, command)
+    return "To install: " + command_line(home, "install")
+
+
 def other_home(home: Home) -> str:
     """Say where to look, where nobody agreed to a capture into this home and our hooks capture into another; "" elsewhere."""
     import shlex
-    if read_consent(home) is not None:
-        return ""
-    hooked = captured_home(home)
-    if read_consent(hooked) is None:
+    hooked = hooked_elsewhere(home)
+    if hooked is None:
         return ""
     return "memhook: this looks at %s, but the hooks keep all in %s. To look there, put before the command: MEMHOOK_HOME=%s" % (
         home.root, hooked.root, shlex.quote(hooked.root))
@@ -12076,6 +12090,11 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
         return
     yield from check_formats(home)
     consent = read_consent(home)
+    hooked = hooked_elsewhere(home)
+    if hooked:
+        yield ("nobody agreed to a capture into %s: the hooks keep all in %s" % (home.root, hooked.root),
+               "what is wrong there is not found from here", command_line(hooked, "doctor"))
+        return
     if consent is None:
         yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", command_line(home, "install")
         return
@@ -12289,7 +12308,7 @@ def capture_state(home: Home, status: dict[str, Any]) -> str:
     """Whether capture is on, and since when, for a person."""
     broken = [event for event, state in status["hooks"].items() if state != "installed"]
     if not status["consent"]["capture"]:
-        return "off: nobody has consented. To install: " + command_line(home, "install")
+        return "off: nobody has consented for this home. " + way_on(home, "status")
     if status["consent"]["paused"]:
         return "paused since %s" % status["since"]["pause"]
     if broken:
@@ -12625,8 +12644,7 @@ def nothing_proved(home: Home, paths: list[str]) -> str:
     if paths:
         return "Nothing was verified: no transcript lies there."
     if read_consent(home) is None:
-        told = "There is nothing to prove yet: memhook is not installed, so nothing is captured. To install: "
-        return told + command_line(home, "install")
+        return "There is nothing to prove yet: memhook is not installed for this home. " + way_on(home, "verify")
     return "There is nothing to prove yet: no session was written since you consented."
 
 

@@ -629,6 +629,12 @@ def test_a_home_that_only_the_install_was_told_of_is_named_where_another_is_look
     for args in (["status"], ["doctor"], ["verify"], ["search", "cents"], ["install", "--dry-run"]):
         line, = [line for line in bare.run(*args, check=False).stderr.split("\n") if "but the hooks keep all in" in line]
         assert there in line and shlex.split(line.split("before the command: ")[1]) == ["MEMHOOK_HOME=" + there], args
+    for args, label in ((["status"], "To look where the hooks keep all: "), (["verify"], "To look where the hooks keep all: "),
+                        (["doctor"], "what mends it:  ")):
+        line = bare.run(*args, check=False).stdout.split(label)[1].split("\n")[0]
+        looked = subprocess.run(line + " --json", shell=True, env=bare.env, cwd=bare.project, capture_output=True, text=True)
+        assert shlex.split(line)[0] == "MEMHOOK_HOME=" + there and shlex.split(line)[-1:] == args
+        assert "nobody" not in looked.stdout and looked.stderr == "" and json.loads(looked.stdout), args
     bare.env["MEMHOOK_HOME"] = there
     assert bare.run("status").stderr == ""
     (bare.config / "settings.json").write_text("{")  # and where it cannot be known, the command says what it has to say
