@@ -12349,7 +12349,7 @@ def show_status(home: Home, status: dict[str, Any]) -> None:
 
 
 def cmd_status(home: Home, options: Any) -> None:
-    status = check_status(home, os.getcwd())
+    status = check_status(home, working_folder(home))
     if options.json:
         show_json(status)
     else:

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import subprocess
 import time
 
 import pytest
@@ -308,3 +309,10 @@ def test_what_a_lock_without_a_checkpoint_left_in_seen_is_swept_when_it_is_old(b
         os.utime(one, (time.time() - memhook.FORGET_CHECKPOINT_SECONDS - 60,) * 2)
     box.run("drain")
     assert not path.exists() and kept.exists()
+
+
+def test_in_a_folder_that_was_deleted_it_still_tells_the_facts(box):
+    for words in (["status"], ["install", "--status"]):
+        done = subprocess.run(["/bin/sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", box.python, memhook.PROGRAM, *words],
+                              env=box.env, cwd=box.project, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "") and "capture is on" in done.stdout
