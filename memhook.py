@@ -10452,7 +10452,10 @@ def _launcher_places(home: Home) -> list[str]:
 def _is_our_launcher(home: Home, path: str) -> bool:
     """Whether we wrote it for this installation: another Claude folder may have one too."""
     import shlex
-    data = read_file(path) or b""
+    try:
+        data = read_file(path) or b""
+    except OSError:  # a folder, or a file that may not be read
+        return False
     return _LAUNCHER_MARK.encode() in data and os.fsencode(" %s " % shlex.quote(program_path(home))) in data
 
 

@@ -642,7 +642,8 @@ def test_a_home_that_only_the_install_was_told_of_is_named_where_another_is_look
     assert bare.run("status").stderr == ""
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_text("#!/bin/sh\necho mine\n"), lambda path: path.symlink_to("/nowhere")])
+@pytest.mark.parametrize("make", [lambda path: path.write_text("#!/bin/sh\necho mine\n"), lambda path: path.symlink_to("/nowhere"),
+                                  lambda path: path.mkdir()])
 def test_a_foreign_command_of_our_name_stays(with_bin, make):
     path = with_bin.user / ".local" / "bin" / "memhook"
     make(path)
