@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-fdb3fd17dd7d45d3b7117c2851eace6e685676e363808fb8d8bbe1ca52321e04}
+SHA256=${MEMHOOK_SHA256-3c33495bb158e804fdda85b302fa16f0445c8d7544e68b97905acd19b873c80e}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -579,6 +579,9 @@ def setting_value(name: str, written: Any) -> Any:
     return value if least <= value <= most else None  # a NaN is neither
 
 
+IGNORE_ALL = b"*\n"  # the .gitignore of a home
+
+
 class Home:
     """The folders of one installation."""
 
@@ -598,10 +601,11 @@ class Home:
         return os.path.join(self.root, *parts)
 
     def create(self) -> None:
-        """Make the home. A .gitignore keeps it out of published dotfiles."""
+        """Make the home. A .gitignore keeps it out of published dotfiles; one of a person's stays."""
         make_folder(self.root)
         os.chmod(self.root, 0o700)  # it may have been there before
-        write_file(self.path(".gitignore"), b"*\n")
+        if not os.path.lexists(self.path(".gitignore")):
+            write_file(self.path(".gitignore"), IGNORE_ALL)
 
     def in_force(self, name: str) -> tuple[str, Any]:
         """(environment, file or default; the value) of a setting. What is no value for it is passed over: wrong_settings() tells of it."""
@@ -10873,12 +10877,20 @@ _OWN_FILES = re.compile(  # all that lies in a home; what else lies there is a p
     r"|(?:index|hub)\.db[\w.-]*|index-cache|memhook\.log(?:\.1)?)(?:\.\d+\.tmp)?")
 
 
+def _is_ours(home: Home, name: str) -> bool:
+    """Whether what lies in the home by this name is ours: not a .gitignore that a person wrote."""
+    path = home.path(name)
+    if name == ".gitignore":
+        return os.path.isfile(path) and read_file(path) == IGNORE_ALL
+    return _OWN_FILES.fullmatch(name) is not None
+
+
 def _erase_once(home: Home) -> list[str]:
     import shutil
     left = []
     for name in list_folder(home.root):
         path = home.path(name)
-        if not _OWN_FILES.fullmatch(name):
+        if not _is_ours(home, name):
             left.append(name)
         elif os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
@@ -10906,7 +10918,7 @@ _NOT_MISSED = re.compile(r"\.gitignore|\w+\.lock|memhook\.log(?:\.1)?|index\.db[
 
 def remove_bare_home(home: Home) -> None:
     """Remove a home that holds nothing which a person could miss. What a process writes into it meanwhile stays: only empty folders go."""
-    if not os.path.isfile(home.path(".gitignore")):
+    if not _is_ours(home, ".gitignore"):
         return  # no home that we made
     found = list(os.walk(home.root, topdown=False))
     for folder, folders, names in found:

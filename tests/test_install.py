@@ -329,6 +329,20 @@ def test_uninstall_leaves_a_folder_that_memhook_did_not_make(bare, tmp_path):
     assert (tmp_path / "theirs" / "empty").is_dir()
 
 
+def test_a_gitignore_of_a_person_outlives_install_uninstall_and_purge(bare, tmp_path):
+    bare.home = tmp_path / "repository"
+    bare.env["MEMHOOK_HOME"] = str(bare.home)
+    bare.home.mkdir()
+    (bare.home / ".gitignore").write_text("*.pyc\n")
+    bare.install()
+    bare.run("uninstall")
+    assert (bare.home / ".gitignore").read_text() == "*.pyc\n"
+    bare.install()
+    _, shown = typed(bare, b"PURGE\n", "uninstall", "--purge")
+    assert "but for what is not memhook's: .gitignore" in shown and os.listdir(bare.home) == [".gitignore"]
+    assert (bare.home / ".gitignore").read_text() == "*.pyc\n"
+
+
 def test_a_second_life_finds_the_memories_of_the_first(box):
     _kept(box)
     box.run("uninstall")
