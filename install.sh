@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-3c33495bb158e804fdda85b302fa16f0445c8d7544e68b97905acd19b873c80e}
+SHA256=${MEMHOOK_SHA256-9500b043c68e4ce3d1cc210bfe96a0696a899c0f1dc0e38d25cb7ad607119b2d}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -8591,6 +8591,8 @@ HUB_RANKED = 4_000  # the rarest words of a search select at most about so many 
 HUB_CHAIN_BITS = 40  # a receipt's row is its chain's number << 40 | seq: a chain lies in one piece, and the next is put at its end
 HUB_PAGE_BYTES = 2_048  # an intake rewrites a few rows on eight pages, and all of each is synced: half as many bytes as by default
 HUB_CHECKPOINT_PAGES = 32_000  # 64 MB: intakes rewrite the same few pages, and a longer log moves each of them once
+HUB_SHORT_PAGES = 1_000  # 2 MB: where the disk has less room than HUB_ROOM logs of that length
+HUB_ROOM = 4
 HUB_CACHE_KB = 16_000
 HUB_LOOK_SECONDS = 0.02  # so often it is looked whether the database is still the file that was opened: it costs a twentieth of an intake
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
@@ -8698,20 +8700,36 @@ def open_hub(path: str) -> Any:
     return db
 
 
-def lengthen_log(db: Any) -> None:
+def lengthen_log(db: Any, path: str) -> None:
     """Have SQLite write its log to the length that it will have, once: a commit that also makes the file longer takes nearly twice as long.
 
-    The pages of one long value are moved from a small cache into the log, and taken back. Raises sqlite3.Error.
+    The pages of one long value are moved from a small cache into the log, and taken back. Raises sqlite3.Error, also where the disk has
+    little room: a log that took all of it would leave none for the database, into which it is to be moved.
     """
+    import shutil
+    import sqlite3
+    length = HUB_CHECKPOINT_PAGES * HUB_PAGE_BYTES
+    if shutil.disk_usage(os.path.dirname(path)).free < HUB_ROOM * length:
+        raise sqlite3.OperationalError("the disk is nearly full")
     db.execute("PRAGMA cache_size = 10")
     try:
         db.execute("BEGIN IMMEDIATE")
-        db.execute("INSERT INTO meta VALUES('', zeroblob(?))", (HUB_CHECKPOINT_PAGES * HUB_PAGE_BYTES,))
+        db.execute("INSERT INTO meta VALUES('', zeroblob(?))", (length,))
     finally:
         if db.in_transaction:  # in use, it never began; on a full disk SQLite has rolled back by itself
             db.execute("ROLLBACK")
         db.execute("PRAGMA cache_size = -%d" % HUB_CACHE_KB)
     db.execute("PRAGMA user_version = %d" % HUB_FORMAT)  # a commit, so that the first intake does not wait for all of it to be synced
+
+
+def shorten_log(db: Any) -> None:
+    """Give back what lengthen_log() took before it failed, and have the log moved early."""
+    import sqlite3
+    db.execute("PRAGMA wal_autocheckpoint = %d" % HUB_SHORT_PAGES)
+    try:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error:
+        pass  # it stays as it is, as where somebody reads
 
 
 class Caller:
@@ -9344,9 +9362,10 @@ class Writer:
         self.opened = os.stat(path)
         self.looked = 0.0  # when it was seen last that the database is still this file, on the monotonic clock
         try:
-            lengthen_log(self.db)
-        except sqlite3.Error as error:  # in use, or the disk is full: it only will be slower
+            lengthen_log(self.db, path)
+        except sqlite3.Error as error:  # in use, or the disk is nearly full: it only will be slower
             log(home, "hub-log-short", error=type(error).__name__)
+            shorten_log(self.db)
         self.lock = threading.Lock()
         self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 

@@ -365,15 +365,17 @@ def test_a_hub_starts_though_its_log_cannot_have_its_length(tmp_path):
     writer.db.close()
 
 
-def test_a_log_that_cannot_have_its_length_leaves_the_cache_as_it_is_to_be(tmp_path):
+@pytest.mark.parametrize("why", ["resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))", "memhook.HUB_ROOM = 1 << 40"], ids=["it fails", "the disk is nearly full"])
+def test_a_log_that_cannot_have_its_length_takes_no_room_and_leaves_the_cache_as_it_is_to_be(tmp_path, why):
     path = str(tmp_path / "hub.db")
     memhook.open_hub(path).close()
-    code = ("import resource, sys, memhook\n"
+    code = ("import os, resource, sys, memhook\n"
             "home = memhook.Home({'MEMHOOK_HOME': sys.argv[1], 'HOME': sys.argv[1]})\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-            "print(memhook.Writer(home, sys.argv[2]).db.execute('PRAGMA cache_size').fetchone()[0])\n")
+            + why + "\n"
+            "db = memhook.Writer(home, sys.argv[2]).db\n"
+            "print(os.path.getsize(sys.argv[2] + '-wal'), *(db.execute('PRAGMA ' + name).fetchone()[0] for name in ('cache_size', 'wal_autocheckpoint')))\n")
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path), path], cwd=PROGRAM.parent, capture_output=True, text=True)
-    assert done.stdout == "-%d\n" % memhook.HUB_CACHE_KB, done.stderr
+    assert done.stdout == "0 -%d %d\n" % (memhook.HUB_CACHE_KB, memhook.HUB_SHORT_PAGES), done.stderr
     assert "hub-log-short" in (tmp_path / "memhook.log").read_text()
 
 
