@@ -615,7 +615,7 @@ class Home:
             if value is not None:
                 return "environment", value
         stored = read_object(self.path("config.json"))
-        if name in stored:
+        if stored.get(name) is not None:
             value = setting_value(name, stored[name])
             if value is not None:
                 return "file", value
@@ -11580,9 +11580,9 @@ def value_error(key: str, text: str) -> UsageError:
 
 
 def wrong_settings(written: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, what is wrong) of the settings that have no effect, for what is written is no value of theirs; "" counts as not written."""
+    """(name, what is wrong) of the settings that have no effect, for what is written is no value of theirs; "" and null are no writing."""
     for name, value in written.items():
-        if name in SETTINGS and value != "" and setting_value(name, value) is None:
+        if name in SETTINGS and value not in ("", None) and setting_value(name, value) is None:
             yield name, str(value_error(name, str(value)))
 
 
@@ -11594,21 +11594,21 @@ def wrong_variables(home: Home) -> Iterator[tuple[str, str]]:
         yield name, "%s in the environment has no effect: %s" % (variables[name], fault)
 
 
-def parse_setting(key: str, text: str) -> Any:
+def parse_setting(key: str, written: Any) -> Any:
     """The value of a setting that a person wrote, checked. Raises UsageError; a key or password is refused: it belongs into a file."""
-    value = setting_value(key, text)
+    value = setting_value(key, written)
     if value is None:
-        raise value_error(key, text)
+        raise value_error(key, str(written))
     if key in CHOICES or not isinstance(value, str):
         return value
     if key.endswith("_url"):
-        parse_endpoint(text, "embeddings" if key.startswith("embedder") else "chat/completions")
-    elif redact_path(text) != text or re.search(r"[\x00-\x1f\x7f]", text):
+        parse_endpoint(value, "embeddings" if key.startswith("embedder") else "chat/completions")
+    elif redact_path(value) != value or re.search(r"[\x00-\x1f\x7f]", value):
         raise UsageError("that looks like a key, or holds control characters",
                          "write the key into a file that you alone can read, and name the file: …_key_file")
-    if key.endswith("_key_env") and text and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", text):
+    if key.endswith("_key_env") and value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", value):
         raise UsageError("%s is the name of an environment variable" % key, "such as OPENAI_API_KEY")
-    return text
+    return value
 
 
 def read_config(home: Home) -> dict[str, Any]:
@@ -11677,7 +11677,8 @@ def set_setting(home: Home, key: str, text: str, phrase: Optional[str], tell: Ca
 def unset_setting(home: Home, key: str) -> None:
     """Take one setting out of the file: its default counts again."""
     stored = read_config(home)
-    if stored.pop(key, None) is not None:
+    if key in stored:
+        del stored[key]
         write_json(home.path("config.json"), stored)
         begin_afresh(home, key)
     if key in ROLES and home.source(key) == "default":
@@ -12082,7 +12083,11 @@ def check_settings(home: Home) -> Iterator[Finding]:
         return
     for name, value in stored.items():
         try:
-            parse_setting(known_key(name), str(value))
+            key = known_key(name)
+            if key != name:
+                raise UsageError("no setting %s" % redact(name), "in the file it is spelt %s" % key)
+            if value is not None:
+                parse_setting(key, value)
         except UsageError as error:
             yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 

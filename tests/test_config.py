@@ -181,6 +181,13 @@ def test_what_is_no_value_in_the_file_is_an_error_of_the_config_command(box):
     assert "max_results is a whole number" in config(box, "list", code=1)[1]
 
 
+def test_null_in_the_file_is_as_if_it_were_not_set(box):
+    (box.home / "config.json").write_text('{"distiller_model": null, "max_results": null}')
+    assert config(box, "get", "distiller_model") == ("\n", "") and config(box, "get", "max_results") == ("6\n", "")
+    config(box, "unset", "max_results")
+    assert json.loads((box.home / "config.json").read_text()) == {"distiller_model": None}
+
+
 def test_an_empty_variable_is_as_if_it_were_not_set(box):
     config(box, "set", "recall", "off")
     box.env["MEMHOOK_RECALL"] = ""

@@ -636,10 +636,15 @@ def test_an_endpoint_that_is_refused_and_a_key_that_is_not_there_are_found(box):
 
 
 @pytest.mark.parametrize("text,what", [("[1]", "is not a JSON object"), ('{"distiler": "claude"}', "no setting distiler"), ('{"quota_max": "many"}', "quota_max is a whole number"),
-                                       ('{"recall": "perhaps"}', "recall is on or off")])
+                                       ('{"recall": "perhaps"}', "recall is on or off"), ('{"max-results": 3}', "no setting max-results")])
 def test_settings_that_have_no_effect_are_found(box, text, what):
     put(box, "config.json", text)
     assert what in only(box)["what"]
+
+
+def test_settings_that_have_an_effect_or_say_nothing_are_in_order(box):
+    put(box, "config.json", '{"quota_max": 50.0, "recall": false, "distiller_model": null, "min_score": null}')
+    assert found(box) == [] and box.run("config", "get", "quota_max").stdout == "50\n"
 
 
 # ---- SessionStart
