@@ -11027,14 +11027,14 @@ _TROUBLE = (  # events of the log that tell of a failure
     "capture-failed", "hook-failed", "buried", "retry", "bug", "model-failed", "candidate-refused")
 
 
-def unread_transcripts(home: Home, consent: Consent) -> dict[str, list[str]]:
+def unread_transcripts(home: Home, consent: Consent, cleanup: float) -> dict[str, list[str]]:
     """Transcripts with bytes that no capture has read, by their size and time and by how far their checkpoint says they were read.
 
-    -> {"late": grown after the consent, and quiet for hours since; "expiring": the same, about to be deleted by Claude; "past": from before
-    the consent, never imported, about to be deleted}
+    `cleanup`: what cleanup_seconds() says. -> {"late": grown after the consent, and quiet for hours since; "expiring": the same, about to
+    be deleted by Claude; "past": from before the consent, never imported, about to be deleted}
     """
     found: dict[str, list[str]] = {"late": [], "expiring": [], "past": []}
-    expiry = now() - cleanup_seconds(home) + EXPIRY_SECONDS
+    expiry = now() - cleanup + EXPIRY_SECONDS
     for path in transcripts(home):
         status = regular_file(path)
         stored = stored_checkpoint(home, transcript_key(path)) or {}
@@ -11137,8 +11137,8 @@ def check_status(home: Home, cwd: str) -> dict[str, Any]:
     """The facts of `status --json`, and whether memhook is off in the folder `cwd`."""
     consent, memories = read_consent(home), count_memories(home)
     paused = consent is not None and consent.paused
-    parts = count_bytes(home, memories["bytes"])
-    unread = unread_transcripts(home, consent) if consent else dict.fromkeys(("late", "expiring", "past"), ())
+    parts, cleanup = count_bytes(home, memories["bytes"]), cleanup_seconds(home)
+    unread = unread_transcripts(home, consent, cleanup) if consent else dict.fromkeys(("late", "expiring", "past"), ())
     return {
         "version": VERSION,
         "home": home.root,
@@ -11158,7 +11158,7 @@ def check_status(home: Home, cwd: str) -> dict[str, Any]:
         "model": model_status(home),
         "bytes": parts,
         "last": {"capture": last_capture(home), "failure": last_failure(home)},
-        "cleanup": {"days": int(cleanup_seconds(home) // 86_400), **{name: len(paths) for name, paths in unread.items()}},
+        "cleanup": {"days": int(cleanup // 86_400), **{name: len(paths) for name, paths in unread.items()}},
     }
 
 
@@ -11867,9 +11867,10 @@ def check_off(home: Home, consent: Consent, cwd: str) -> Iterator[Finding]:
 
 def check_transcripts(home: Home, consent: Consent) -> Iterator[Finding]:
     """Transcripts that are not captured though they should be, or about to be gone."""
-    unread = unread_transcripts(home, consent)
+    cleanup = cleanup_seconds(home)
+    unread = unread_transcripts(home, consent, cleanup)
     late, expiring, past = unread["late"], unread["expiring"], unread["past"]
-    days = counted(int(cleanup_seconds(home) // 86_400), "day")
+    days = counted(int(cleanup // 86_400), "day")
     gone = "Claude Code deletes transcripts after %s (cleanupPeriodDays); then what was said there is lost" % days
     if late and not consent.paused:
         yield ("capture has not fired lately: %s newer than the last capture (%s)"
