@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-9500b043c68e4ce3d1cc210bfe96a0696a899c0f1dc0e38d25cb7ad607119b2d}
+SHA256=${MEMHOOK_SHA256-f9f606df6735c1f34280855f5e8c8f3e28b4655b06665ea0045f1d6b7e923ef7}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -6500,7 +6500,7 @@ def cleanup_seconds(home: Home) -> float:
     days = claude_settings(home).get("cleanupPeriodDays")
     if not isinstance(days, (int, float)) or not days > 0:
         days = 30
-    return 86_400.0 * days
+    return 86_400.0 * min(days, 1_000_000)  # some write 1e400 for ever, which is no number to go on with
 
 
 def _is_dead(checkpoint: Checkpoint, status: Optional[os.stat_result]) -> bool:

@@ -316,3 +316,12 @@ def test_in_a_folder_that_was_deleted_it_still_tells_the_facts(box):
         done = subprocess.run(["/bin/sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", box.python, memhook.PROGRAM, *words],
                               env=box.env, cwd=box.project, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "") and "capture is on" in done.stdout
+
+
+@pytest.mark.parametrize("days, told", [("1e400", 1_000_000), ("1" + "0" * 400, 1_000_000), ("99999", 99_999)])
+def test_transcripts_that_are_kept_for_ever_are_none_to_hurry_for(box, days, told):
+    path = box.config / "settings.json"
+    path.write_text('{"cleanupPeriodDays": %s,%s' % (days, path.read_text("utf-8")[1:]), "utf-8")
+    box.script().prompt("Nobody captured this")
+    assert box.status()["cleanup"] == {"days": told, "late": 0, "expiring": 0, "past": 0}
+    assert box.run("doctor").stdout == "Nothing is wrong.\n" and box.drain()["left"] == 0
