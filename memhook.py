@@ -4781,8 +4781,9 @@ class Searcher:
             if row.source == "session":
                 wanted.update(range(row.id - NEIGHBOURS, row.id + NEIGHBOURS + 1))
         wanted -= set(known)
-        query = "SELECT id, 0.0, %s FROM chunks WHERE source = 'session' AND id IN (%s)" % (ROW_COLUMNS, placeholders(len(wanted)))
-        for values in self.db.execute(query, tuple(wanted)):
+        query = "SELECT id, 0.0, %s FROM chunks WHERE source = 'session' AND at >= ? AND id IN (%s)" % (
+            ROW_COLUMNS, placeholders(len(wanted)))
+        for values in self.db.execute(query, (self.scope.since, *wanted)):
             known[values[0]] = Row(*values)
         own = {id: row.bm25 for id, row in known.items()}
         for id, row in known.items():

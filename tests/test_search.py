@@ -123,6 +123,17 @@ def test_since_leaves_out_what_is_older(shelf):
     assert [result["title"] for result in results(shelf, "zebra", since=memhook.parse_since("2026-01-15"))] == ["beta"]
 
 
+def test_since_leaves_out_a_turn_that_is_older_than_the_one_after_it(box):
+    script = box.script()
+    asked = script.prompt("Do giraffes sleep?")["timestamp"]
+    told = script.answer("Giraffes sleep standing. " + "They are awake again after half an hour or so. " * 20)["timestamp"]
+    box.hook("SessionEnd", script)
+    box.drain()
+    for since, texts in ((told, ["Giraffes sleep standing."]), (asked, ["Giraffes sleep standing.", "Do giraffes sleep?"])):
+        found = results(box, "giraffes", source="session", since=memhook.parse_since(since))
+        assert sorted(result["text"][:24].strip() for result in found) == sorted(text[:24] for text in texts), since
+
+
 def test_since_is_a_date_a_time_or_a_span():
     week = memhook.now() - 7 * 86_400
     assert abs(memhook.parse_since("7d") - week) < 5 and abs(memhook.parse_since("1w") - week) < 5 and abs(memhook.parse_since("168h") - week) < 5
