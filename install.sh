@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f9f606df6735c1f34280855f5e8c8f3e28b4655b06665ea0045f1d6b7e923ef7}
+SHA256=${MEMHOOK_SHA256-6a8e7fd87ac1e9e92d542416e63722cdd03799840b522623b7d9eeb840ec7a04}
 
 tell() { printf '%s\n' "$*" >&2; }
 

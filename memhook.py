@@ -10502,7 +10502,9 @@ def write_launcher(home: Home) -> str:
     text = "#!/bin/sh\n" + _LAUNCHER_MARK
     for place in named_places(home):
         text += '[ -n "${%s:-}" ] || export %s\n' % (place.partition("=")[0], place)
-    text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), shlex.quote(program_path(home)))
+    program = shlex.quote(program_path(home))
+    text += "[ -f %s ] || { printf 'memhook: %%s is gone: install it again\\n' %s >&2; exit 1; }\n" % (program, program)  # BOOT is silent
+    text += "exec %s -I -S -c %s %s \"$@\"\n" % (shlex.quote(stable_interpreter()), shlex.quote(BOOT), program)
     write_file(path, os.fsencode(text))
     os.chmod(path, 0o755)
     return "memhook"

@@ -617,6 +617,15 @@ def test_the_command_is_made_where_path_finds_it_and_goes_whatever_path_says_the
     assert not path.exists() and settings(with_bin) == SETTINGS
 
 
+def test_the_command_says_so_where_its_program_is_gone(with_bin):
+    with_bin.env["CLAUDE_CONFIG_DIR"] = "%s/it's 100%%" % with_bin.user
+    with_bin.install()
+    program = pathlib.Path(memhook.program_path(with_bin.api))
+    program.unlink()
+    done = subprocess.run(["memhook", "status"], env=with_bin.env, cwd=with_bin.project, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "memhook: %s is gone: install it again\n" % program)
+
+
 @pytest.mark.parametrize("names", [["MEMHOOK_HOME"], ["CLAUDE_CONFIG_DIR"], ["CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"]])
 def test_the_commands_that_install_prints_work_as_printed(bare, names):
     env = {**bare.env, "PATH": "/usr/bin:/bin"}
