@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-6a8e7fd87ac1e9e92d542416e63722cdd03799840b522623b7d9eeb840ec7a04}
+SHA256=${MEMHOOK_SHA256-a3bb5dbbd1e45621f2c8344d9b888f33eeaaba40cad8e8b542efd70c47dc6f9d}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -11754,8 +11754,9 @@ _HOOK_FAULTS = {  # the first word of a hook_fault() -> why it matters
 def check_hook_entries(home: Home, settings: Settings) -> Iterator[Finding]:
     """Hooks in Claude's settings that are missing, dropped, doubled or stale."""
     faults: dict[str, list[str]] = {}  # what is wrong -> events
+    dropped = _dropped(home, settings)
     for event, fault in hook_faults(home, our_hooks(settings)).items():
-        if fault == "missing" and _dropped(home, settings):
+        if fault == "missing" and dropped:
             fault = "missing: settings.json was changed since memhook's install, perhaps by another program"
         if fault:
             faults.setdefault(fault, []).append(event)
@@ -12096,11 +12097,11 @@ def check_settings(home: Home) -> Iterator[Finding]:
             yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 
 
-def check_access(home: Home) -> Iterator[Finding]:
-    """Files of ours that another user wrote, as `sudo claude` does."""
+def check_access(home: Home, paths: list[str]) -> Iterator[Finding]:
+    """Files of ours that another user wrote, as `sudo claude` does; `paths`: _whole_home()."""
     import shlex
     closed = []
-    for path in _whole_home(home):
+    for path in paths:
         needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
         if os.path.exists(path) and not os.access(path, needed):
             closed.append(path)
@@ -12110,10 +12111,10 @@ def check_access(home: Home) -> Iterator[Finding]:
                "sudo chown -R \"$(id -u):$(id -g)\" %s" % shlex.quote(home.root))
 
 
-def check_kinds(home: Home) -> Iterator[Finding]:
+def check_kinds(home: Home, paths: list[str]) -> Iterator[Finding]:
     """Folders, pipes and the like where a file of ours belongs: a program that copies or syncs may have made them."""
     wrong = []
-    for path in _whole_home(home):
+    for path in paths:
         if os.path.isdir(path):
             is_wrong = path.endswith((".json", ".jsonl", ".log", ".md")) or os.path.dirname(path) == home.path("seen")
         else:
@@ -12126,20 +12127,25 @@ def check_kinds(home: Home) -> Iterator[Finding]:
                "look at what it holds, and move it out of %s" % home.root)
 
 
+def no_consent(home: Home) -> Finding:
+    """What is wrong where nobody agreed to a capture into this home."""
+    hooked = hooked_elsewhere(home)
+    if hooked is None:
+        return "memhook is not installed: nobody agreed to a capture", "nothing is captured", command_line(home, "install")
+    return ("nobody agreed to a capture into %s: the hooks keep all in %s" % (home.root, hooked.root),
+            "what is wrong there is not found from here", command_line(hooked, "doctor"))
+
+
 def _findings(home: Home, cwd: str) -> Iterator[Finding]:
-    blind = [*check_access(home), *check_kinds(home)]
+    paths = _whole_home(home)
+    blind = [*check_access(home, paths), *check_kinds(home, paths)]
     yield from blind
     if blind:
         return
     yield from check_formats(home)
     consent = read_consent(home)
-    hooked = hooked_elsewhere(home)
-    if hooked:
-        yield ("nobody agreed to a capture into %s: the hooks keep all in %s" % (home.root, hooked.root),
-               "what is wrong there is not found from here", command_line(hooked, "doctor"))
-        return
     if consent is None:
-        yield "memhook is not installed: nobody agreed to a capture", "nothing is captured", command_line(home, "install")
+        yield no_consent(home)
         return
     yield from check_hooks_stand(home)
     yield from check_switches(home, cwd)
