@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-a3bb5dbbd1e45621f2c8344d9b888f33eeaaba40cad8e8b542efd70c47dc6f9d}
+SHA256=${MEMHOOK_SHA256-68aeb1444f6e1d4cb957b7d2dd0a74971fa851fa2376cef43919e546c5bb8615}
 
 tell() { printf '%s\n' "$*" >&2; }
 

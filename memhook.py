@@ -8723,14 +8723,13 @@ def lengthen_log(db: Any, path: str) -> None:
     db.execute("PRAGMA user_version = %d" % HUB_FORMAT)  # a commit, so that the first intake does not wait for all of it to be synced
 
 
-def shorten_log(db: Any) -> None:
-    """Give back what lengthen_log() took before it failed, and have the log moved early."""
+def move_log(db: Any) -> None:
+    """Move the log into the database and cut it to nothing, if that can be done now."""
     import sqlite3
-    db.execute("PRAGMA wal_autocheckpoint = %d" % HUB_SHORT_PAGES)
     try:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error:
-        pass  # it stays as it is, as where somebody reads
+        pass  # the disk is full: it stays as it is, as where somebody reads
 
 
 class Caller:
@@ -9360,13 +9359,15 @@ class Writer:
         self.home = home
         self.path = path
         self.db = connect_hub(path)
-        self.opened = os.stat(path)
-        self.looked = 0.0  # when it was seen last that the database is still this file, on the monotonic clock
+        self.looked = 0.0  # when it was seen last that these are still the files that were opened, on the monotonic clock
         try:
             lengthen_log(self.db, path)
         except sqlite3.Error as error:  # in use, or the disk is nearly full: it only will be slower
             log(home, "hub-log-short", error=type(error).__name__)
-            shorten_log(self.db)
+            move_log(self.db)  # what it took before it failed is given back
+            self.db.execute("PRAGMA wal_autocheckpoint = %d" % HUB_SHORT_PAGES)
+        real = os.path.realpath(path)  # where SQLite has its side files, though the path is a link
+        self.opened = {name: os.stat(name) for name in (path, real + "-wal", real + "-shm")}
         self.lock = threading.Lock()
         self.waiting: Any = deque()  # jobs: [work], and then [work, what came of it]
 
@@ -9400,7 +9401,7 @@ class Writer:
                     results.append(self._run(job[0], chains))
                     self._take_waiting(jobs)
                 failed = jobs
-                self.check_file(HUB_LOOK_SECONDS)
+                self.check_files(HUB_LOOK_SECONDS)
             failed = []
             for job, result in zip(jobs, results):
                 job.append(result)
@@ -9414,24 +9415,33 @@ class Writer:
                 job.append(failure or Problem(500, "the hub failed; this was not done"))
             self.waiting.extend(job for job in jobs if len(job) == 1)
 
-    def check_file(self, within_seconds: float = 0.0) -> None:
-        """Raise sqlite3.OperationalError where the database was deleted, moved or replaced since it was opened.
+    def check_files(self, within_seconds: float = 0.0) -> None:
+        """Raise sqlite3.OperationalError where the database, or its log, was deleted, moved or replaced since it was opened.
 
-        SQLite goes on with the file that it has open, and what is written there is lost; a new connection would even make one database
+        SQLite goes on with the files that it has open, and what is written there is lost; a new connection would even make one database
         of the new file and the old one's log. Nothing is done where it was looked within so many seconds: what is written just after
-        the file has gone is lost as what was written just before.
+        a file has gone is lost as what was written just before.
         """
         import sqlite3
         at = time.monotonic()
         if at - self.looked < within_seconds:
             return
         try:
-            is_here = os.path.samestat(os.stat(self.path), self.opened)
+            are_here = all(os.path.samestat(os.stat(name), stat) for name, stat in self.opened.items())
         except OSError:
-            is_here = False
-        if not is_here:
-            raise sqlite3.OperationalError("the database is not where it was opened: put it back, or start the hub again")
+            are_here = False
+        if not are_here:
+            raise sqlite3.OperationalError("the database or its log is not where it was opened: put it back, or start the hub again")
         self.looked = at
+
+    def close(self) -> None:
+        """End the connection. Where another file is in the database's place, the log would stay, and become part of that one."""
+        import sqlite3
+        try:
+            self.check_files()
+        except sqlite3.Error:
+            move_log(self.db)  # into the database that was opened, wherever it is
+        self.db.close()
 
     def _take_waiting(self, jobs: list[Any]) -> None:
         while self.waiting:
@@ -9457,11 +9467,11 @@ class Hub:
 
     def read(self, work: Callable[..., Any], *values: Any) -> Any:
         """Run work(db, *values) on a reading connection, and return what it returns. Raises sqlite3.Error."""
-        self.writer.check_file(HUB_LOOK_SECONDS)
+        self.writer.check_files(HUB_LOOK_SECONDS)
         try:
             db = self.free.pop()
         except IndexError:
-            self.writer.check_file()
+            self.writer.check_files()
             db = connect_hub(self.path)
         try:
             return work(db, *values)
@@ -9944,7 +9954,7 @@ def serve_hub(hub: Hub, host: str, port: int, tell: Callable[[str], None]) -> in
              "It answers to the address that is connected to, and to %s." % names)
     log(hub.home, "hub-start", port=server.port)
     server.serve()
-    hub.writer.db.close()
+    hub.writer.close()
     log(hub.home, "hub-end")
     return EXIT_INTERRUPTED if signal.SIGINT in signals else EXIT_OK
 

@@ -628,11 +628,41 @@ def test_a_hub_whose_database_was(tmp_path, how):
         assert hub.run("audit").returncode == 0
 
 
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+def test_a_hub_whose_side_file_was_deleted_takes_nothing_in_and_lost_nothing(tmp_path, end):
+    """What is answered 201 would be in a file that nobody finds after a power loss, or be written over by who makes that file anew."""
+    with RunningHub(tmp_path) as hub:
+        token = hub.token("ann")
+        assert hub.propose(token, "Before.").status == 201
+        os.unlink(str(hub.path) + end)
+        time.sleep(memhook.HUB_LOOK_SECONDS)
+        assert hub.propose(token, "Between.").status == 503 and "start the hub again" in hub.log()
+        assert hub.stop() == 0
+        hub.start()
+        assert hub.propose(token, "After.").status == 201 and hub.statuses() == {"Before.": "inbox", "After.": "inbox"}
+
+
+def test_a_backup_that_takes_the_place_of_a_running_hubs_database_is_what_the_next_one_has(tmp_path):
+    with RunningHub(tmp_path) as hub:
+        token, backup, aside = hub.token("ann"), tmp_path / "backup.db", tmp_path / "aside.db"
+        hub.propose(token, "Early.")
+        hub.sql("VACUUM INTO ?", str(backup))
+        hub.propose(token, "Late.")
+        os.rename(hub.path, aside)
+        os.rename(backup, hub.path)
+        assert hub.stop() == 0  # what is in the log belongs to the one that was moved aside
+        hub.start()
+        assert hub.statuses() == {"Early.": "inbox"} and hub.run("audit").returncode == 0
+        hub.stop()
+        os.rename(aside, hub.path)
+        assert hub.statuses() == {"Early.": "inbox", "Late.": "inbox"} and hub.run("audit").returncode == 0
+
+
 def test_no_connection_is_opened_to_another_database_however_short_it_is_there(tmp_path):
     path, other = tmp_path / "hub.db", tmp_path / "other.db"
     memhook.open_hub(str(other)).close()
     hub = memhook.Hub(memhook.Home({"MEMHOOK_HOME": str(tmp_path), "HOME": str(tmp_path)}), str(path), memhook.Quota(0, 60), ())
-    hub.writer.check_file()
+    hub.writer.check_files()
     os.rename(other, path)
     with pytest.raises(sqlite3.OperationalError, match="not where it was opened"):
         hub.read(memhook.list_tokens)
