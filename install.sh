@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-68aeb1444f6e1d4cb957b7d2dd0a74971fa851fa2376cef43919e546c5bb8615}
+SHA256=${MEMHOOK_SHA256-7e16625441110847acb9e13422ea680f780873b78850a46e34c88950d741e85e}
 
 tell() { printf '%s\n' "$*" >&2; }
 

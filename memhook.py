@@ -10738,7 +10738,9 @@ def _planned(home: Home, settings: Settings, mcp: bool) -> str:
 
 
 def refuse_home(home: Home) -> None:
-    """Raises InstallError where MEMHOOK_HOME is a folder that holds other people's things: it is made private, and a purge empties it."""
+    """Raises InstallError where the home is no folder, or holds other people's things: it is made private, and a purge empties it."""
+    if os.path.lexists(home.root) and not os.path.isdir(home.root):
+        raise InstallError("%s is no folder" % home.root, "move it away, or name another place in MEMHOOK_HOME; nothing was installed")
     real = os.path.realpath(home.root)
     for folder in (home.config, os.path.expanduser("~"), home.environ.get("HOME") or "/"):
         if (os.path.realpath(folder) + os.sep).startswith(real.rstrip(os.sep) + os.sep):

@@ -343,6 +343,14 @@ def test_a_gitignore_of_a_person_outlives_install_uninstall_and_purge(bare, tmp_
     assert (bare.home / ".gitignore").read_text() == "*.pyc\n"
 
 
+@pytest.mark.parametrize("make", [lambda path: path.touch(), lambda path: path.symlink_to("/nowhere/at all")])
+def test_what_is_no_folder_is_no_home_and_nothing_is_asked(bare, make):
+    make(bare.home)
+    before = tree(bare.root)
+    done = bare.run("install", check=False)
+    assert (done.returncode, done.stderr.split("\n")[0]) == (1, "memhook: %s is no folder" % bare.home) and tree(bare.root) == before
+
+
 def test_a_second_life_finds_the_memories_of_the_first(box):
     _kept(box)
     box.run("uninstall")
