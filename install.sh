@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-7e16625441110847acb9e13422ea680f780873b78850a46e34c88950d741e85e}
+SHA256=${MEMHOOK_SHA256-ef252ad46db2e4064ea8a2ce76e59d9b8df5f83968ef1844d0ba5b0d057383e8}
 
 tell() { printf '%s\n' "$*" >&2; }
 

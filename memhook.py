@@ -10557,8 +10557,7 @@ def copy_program(home: Home) -> None:
 
 def read_record(home: Home) -> dict[str, Any]:
     """install.json: {"created": bool, "original": the file's text before us, "left": hash of the file as we left it}."""
-    record = read_json(home.path("install.json"))
-    return record if isinstance(record, dict) else {}
+    return read_object(home.path("install.json"))
 
 
 def back_up(home: Home, settings: Settings) -> None:
@@ -10814,14 +10813,21 @@ def set_pause(home: Home, paused: bool) -> bool:
     return True
 
 
+def settings_before(home: Home, record: dict[str, Any]) -> Optional[Settings]:
+    """The settings before us, by install.json; None where there were none, or where it is damaged."""
+    original = record.get("original")
+    try:
+        return Settings(settings_path(home), original.encode("utf-8")) if original else None
+    except (AttributeError, InstallError):
+        return None
+
+
 def take_hooks_out(home: Home) -> str:
     """Settings.json without us: its original bytes if nobody changed it since, else our entries spliced out; -> what was done, in words."""
     settings, record = read_settings(home), read_record(home)
     if settings.original is None:
         return "settings.json is not there"
-    before = None  # the settings before us, where somebody knows
-    if record.get("original"):
-        before = Settings(settings.path, record["original"].encode("utf-8"))
+    before = settings_before(home, record)
     unchanged = record.get("left") == file_hash(settings.original)
     if unchanged and before:
         settings.mark, settings.text = before.mark, before.text

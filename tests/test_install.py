@@ -351,6 +351,13 @@ def test_what_is_no_folder_is_no_home_and_nothing_is_asked(bare, make):
     assert (done.returncode, done.stderr.split("\n")[0]) == (1, "memhook: %s is no folder" % bare.home) and tree(bare.root) == before
 
 
+@pytest.mark.parametrize("record", ["{", "[]", '{"original": 5}', '{"original": "{", "left": "x"}'])
+def test_a_damaged_install_json_keeps_nobody_from_the_uninstall(box, record):
+    (box.home / "install.json").write_text(record)
+    box.run("uninstall")
+    assert settings(box) == SETTINGS and not os.path.exists(memhook.program_path(box.api))
+
+
 def test_a_second_life_finds_the_memories_of_the_first(box):
     _kept(box)
     box.run("uninstall")
