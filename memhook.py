@@ -9273,7 +9273,7 @@ WHERE receipts.number IS NOT chains.number * %d + receipts.seq GROUP BY receipts
 def audit(db: Any, anchors: str) -> dict[str, Any]:
     """Check every chain against itself, the candidates and the anchors, and change nothing.
 
-    -> {"ok": bool, "receipts": n, "findings": [sentence]}
+    -> {"ok": bool, "receipts": n, "anchors": n that were compared, "findings": [sentence]}
     """
     anchored = list(read_json_lines(anchors))
     db.execute("BEGIN")  # all of it as it is at one moment: a hub may go on writing
@@ -9292,7 +9292,8 @@ def audit(db: Any, anchors: str) -> dict[str, Any]:
                 check.against(anchor)
     db.execute("ROLLBACK")
     findings = [finding for check in checks for finding in check.findings]
-    return {"ok": not findings, "receipts": sum(len(check.heads) - 1 for check in checks), "findings": findings}
+    receipts = sum(len(check.heads) - 1 for check in checks)
+    return {"ok": not findings, "receipts": receipts, "anchors": len(anchored), "findings": findings}
 
 
 # ==== 29. Server ================================================================
@@ -13084,6 +13085,8 @@ def cmd_hub_anchor(home: Home, options: Any) -> None:
 
 def cmd_hub_audit(home: Home, options: Any) -> int:
     path = hub_path(home, options.db)
+    if options.anchors and not os.path.isfile(options.anchors):
+        raise UsageError("there is no file %s" % options.anchors, "memhook hub anchor --anchors FILE makes it")
     with using_hub(path) as db:
         found = audit(db, options.anchors or anchors_path(path))
     if options.json:
@@ -13092,7 +13095,8 @@ def cmd_hub_audit(home: Home, options: Any) -> int:
         for finding in found["findings"]:
             show(finding)
         verdict = "every chain is whole" if found["ok"] else counted(len(found["findings"]), "finding")
-        show("%s: %s" % (counted(found["receipts"], "receipt"), verdict))
+        looked_at = "%s, %s" % (counted(found["receipts"], "receipt"), counted(found["anchors"], "anchor"))
+        show("%s: %s" % (looked_at, verdict))
     return EXIT_OK if found["ok"] else EXIT_FOUND
 
 

@@ -326,7 +326,7 @@ def test_writes_that_come_while_one_is_done_share_its_commit_and_none_pays_for_a
     results = submit_together(writer, [raising(no) if number % 3 == 2 else intake(ann, "c%d" % number) for number in range(12)])
     assert results == [no if number % 3 == 2 else "c%d" % number for number in range(12)]
     assert statements.count("COMMIT") == 1
-    assert memhook.audit(writer.db, "") == {"ok": True, "receipts": 8, "findings": []}
+    assert memhook.audit(writer.db, "") == {"ok": True, "receipts": 8, "anchors": 0, "findings": []}
 
 
 def test_a_write_that_fails_takes_none_of_those_that_share_its_commit_with_it(writer):
@@ -460,8 +460,11 @@ def test_an_audit_finds_a_chain_that_was_made_anew_by_its_anchor(ledger):
     hub.sql("UPDATE chains SET head = ?", head)
     done = hub.run("audit", check=False)
     assert done.returncode == memhook.EXIT_FOUND and "anchor" in done.stdout and "Traceback" not in done.stderr
-    os.remove(str(hub.path) + ".anchors.jsonl")
-    assert hub.run("audit").returncode == 0  # nothing but the anchor knew
+    os.rename(str(hub.path) + ".anchors.jsonl", hub.root / "moved.jsonl")
+    assert hub.run("audit").stdout.endswith(" 0 anchors: every chain is whole\n")  # nothing but the anchor knew
+    assert hub.run("audit", "--anchors", hub.root / "moved.jsonl", check=False).returncode == memhook.EXIT_FOUND
+    done = hub.run("audit", "--anchors", hub.root / "misspelt.jsonl", check=False)
+    assert done.returncode == 2 and "there is no file" in done.stderr and "whole" not in done.stdout
 
 
 def test_an_audit_of_a_hub_that_goes_on_writing_finds_nothing(quiet):
@@ -539,7 +542,7 @@ def test_every_hub_command_means_the_same_database(tmp_path):
         assert hub.propose(token, "Use cents.").status == 201
     assert json.loads(hub.run("govern", "--json").stdout)["promoted"] == 1
     assert json.loads(hub.run("anchor").stdout)["count"] == 2
-    assert json.loads(hub.run("audit", "--json").stdout) == {"ok": True, "receipts": 2, "findings": []}
+    assert json.loads(hub.run("audit", "--json").stdout) == {"ok": True, "receipts": 2, "anchors": 1, "findings": []}
     assert [row["name"] for row in json.loads(hub.run("token", "list", "--json").stdout)["tokens"]] == ["ann"]
     for path in hub.home.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
