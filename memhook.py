@@ -7952,8 +7952,7 @@ What is never sent
   <private> and </private>, and anything of a project that is switched off (.memhook-off).
   Secrets are replaced once more before anything is queued. No filter finds everything.
 By itself
-  Nothing is proposed by itself, unless you choose it: memhook config set team_propose auto, or MEMHOOK_TEAM_PROPOSE=auto in the
-  environment. Then every new memory is, as it was made.
+  {by_itself}
 Where
   What waits to be sent lies in {outbox}; your token in {token}. Both are readable by you alone.
 How to stop, to erase
@@ -7961,6 +7960,12 @@ How to stop, to erase
 Why it asks
   Capture stays on this machine; this does not. Only you can decide that.
 """
+BY_ITSELF = {  # of each value of team_propose, what TEAM_DISCLOSURE says of it
+    "explicit": "Nothing is proposed by itself, unless you choose it: memhook config set team_propose auto, or\n"
+                "  MEMHOOK_TEAM_PROPOSE=auto in the environment. Then every new memory is, as it was made.",
+    "auto": "team_propose is auto, as you chose before: EVERY new memory is proposed by itself, as it was made, once you have joined.\n"
+            "  memhook config set team_propose explicit leaves it to you again.",
+}
 
 
 class Team:
@@ -12947,21 +12952,27 @@ def cmd_team_join(home: Home, options: Any) -> None:
     token = read_token(options.token_file)
     need_consent(home)
     if team_consent(home) != url:
-        say(TEAM_DISCLOSURE.format(url=url, outbox=home.path("outbox"), token=home.path("team-token")))
+        by_itself = BY_ITSELF[home.setting("team_propose")]
+        say(TEAM_DISCLOSURE.format(url=url, by_itself=by_itself, outbox=home.path("outbox"), token=home.path("team-token")))
         ask_consent(options.consent, "nothing was joined")
     team = join(home, url, token, "flag" if options.consent else "typed")
-    say("Joined the team %s as %s (%s). Propose a memory: memhook team propose ID" % (team.tenant, team.name, team.role))
+    automatic = home.setting("team_propose") == "auto"
+    what_next = "Every new memory is proposed by itself." if automatic else "Propose a memory: memhook team propose ID"
+    say("Joined the team %s as %s (%s). %s" % (team.tenant, team.name, team.role, what_next))
     show_trouble(send_waiting(home))
 
 
 def cmd_team_leave(home: Home, options: Any) -> None:
-    joined = read_team(home) is not None
+    joined = read_team(home) is not None or os.path.exists(home.path("team-token"))  # which an uninstall leaves
     removed = leave(home, options.purge)
     erased = "; %s erased" % counted(removed, "waiting candidate was", "waiting candidates were")
     if joined:
         say("Left. Nothing is proposed or sent any more%s. What you pulled stays." % (erased if options.purge else ""))
     else:
         say("No team was joined%s." % (erased if removed else ""))
+    left = len(list(waiting_candidates(home, ("new", "claimed", "dead"))))
+    if left:
+        say("%s in the outbox: memhook team outbox --purge erases that." % counted(left, "candidate stays", "candidates stay"))
 
 
 def cmd_team_status(home: Home, options: Any) -> None:

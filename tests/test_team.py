@@ -114,6 +114,30 @@ def test_joining_shows_what_it_means_and_asks_for_the_words_first(tmp_path, hub,
     assert hub.token("ann", tenant=tenant)[20:] not in told
 
 
+def test_joining_says_whether_everything_goes_by_itself_from_then_on(tmp_path, hub, tenant):
+    box = Member(tmp_path)
+    (tmp_path / "token").write_text(hub.token("ann", tenant=tenant) + "\n")
+    join = ("team", "join", hub.url, "--token-file", tmp_path / "token", "--consent", "I CONSENT")
+    done = box.run(*join)
+    assert "Nothing is proposed by itself" in done.stderr and "memhook team propose ID" in done.stderr
+    box.run("team", "leave")
+    box.run("config", "set", "team_propose", "auto")
+    done = box.run(*join)
+    assert "EVERY new memory" in done.stderr and "Nothing is proposed by itself" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("Every new memory is proposed by itself.")
+
+
+def test_leaving_says_what_stays_and_takes_the_token_that_an_uninstall_left(wired):
+    member, wire = wired
+    wire.plan = [(503, {})]
+    member.save("Waiting.", "--propose")
+    assert "1 candidate stays in the outbox" in member.run("team", "leave").stderr
+    (member.home / "team-token").write_text("mhk_of_before")
+    done = member.run("team", "leave", "--purge")
+    assert "Left." in done.stderr and "1 waiting candidate was erased" in done.stderr and "stays in" not in done.stderr
+    assert not (member.home / "team-token").exists() and member.run("team", "leave").stderr == "No team was joined.\n"
+
+
 def test_a_join_that_fails_leaves_nothing(tmp_path, hub):
     box = Member(tmp_path)
     (tmp_path / "token").write_text("mhk_wrong_token")
