@@ -12574,6 +12574,10 @@ def cmd_search(home: Home, options: Any) -> None:
         say(found["notice"])
     show_results(found, query, limit, options.explain)
     say(doubtful)
+    going_on = 0 if found["results"] else count_sessions(home)["open"]
+    if going_on:
+        sessions = counted(going_on, "session is still open", "sessions are still open")
+        say(sessions + ": what was said last comes into memory at the end.")
 
 
 def cmd_get(home: Home, options: Any) -> None:

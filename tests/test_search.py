@@ -257,6 +257,19 @@ def test_when_nothing_is_certain_it_says_so_and_why_and_exits_0(notes):
     assert done.returncode == 0 and done.stdout == "" and "Nothing found in this project (--all searches everywhere)" in done.stderr
 
 
+def test_where_nothing_is_found_it_says_whether_a_session_is_not_in_memory_yet(box):
+    box.consent()
+    script = box.script("session-0001")
+    script.prompt("Tell me about wombats.")
+    script.answer("They dig.")
+    box.run("stop", input=json.dumps(box.payload("Stop", script)), stdin=None)
+    assert "1 session is still open" in box.run("search", "wombats").stderr
+    box.run("session-end", input=json.dumps(box.payload("SessionEnd", script)), stdin=None)
+    box.drain()
+    found = box.run("search", "wombats")
+    assert "wombats" in found.stdout and "still open" not in found.stderr + box.run("search", "qqqqwwww").stderr
+
+
 def test_where_memhook_is_not_installed_a_search_says_so(bare):
     done = bare.run("search", "anything")
     assert done.returncode == 0 and "Nothing found" in done.stderr and "memhook is not installed" in done.stderr and not bare.home.exists()
