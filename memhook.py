@@ -5248,6 +5248,12 @@ def _refusal(endpoint: Endpoint, status: int, headers: Any) -> ModelFailed:
     return kind("HTTP status %d from %s" % (status, endpoint.url), wait_seconds, again=status == 429 or status >= 500)
 
 
+def why_unreachable(error: Exception) -> str:
+    """Say in a few words why a connection could not be made, or broke: a certificate, a name that is not known."""
+    detail = getattr(error, "reason", None) or getattr(error, "strerror", None)
+    return str(detail or type(error).__name__)
+
+
 def _no_use(endpoint: Endpoint, error: Exception) -> EndpointFailed:
     """What it means that a connection could not be made, or broke."""
     where, proxy = endpoint.address, proxy_of(endpoint)
@@ -5257,8 +5263,7 @@ def _no_use(endpoint: Endpoint, error: Exception) -> EndpointFailed:
         return EndpointFailed("nothing answers at %s" % where)
     if isinstance(error, TimeoutError):
         return NoSuccess("no answer in time from %s" % where)
-    detail = getattr(error, "reason", None) or getattr(error, "strerror", None)  # of a certificate, of a name that is not known
-    return EndpointFailed("no use of %s (%s)" % (where, detail or type(error).__name__))
+    return EndpointFailed("no use of %s (%s)" % (where, why_unreachable(error)))
 
 
 class HttpCall:
@@ -8127,7 +8132,7 @@ def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = No
     from http.client import HTTPException
     from threading import Thread
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-    found: list[Any] = [TimeoutError()]  # the last is the answer, or what was raised instead
+    found: list[Any] = [TimeoutError(0, "no answer in time")]  # the last is the answer, or what was raised instead
 
     def run() -> None:
         try:
@@ -8140,7 +8145,7 @@ def ask_hub(url: str, token: str, path: str, body: Optional[dict[str, Any]] = No
     thread.join(ANSWER_SECONDS)
     answer = found[-1]
     if isinstance(answer, Exception):
-        raise HubDown("the hub cannot be reached (%s)" % type(answer).__name__)
+        raise HubDown("the hub cannot be reached (%s)" % why_unreachable(answer))
     return answer
 
 
