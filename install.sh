@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-ef252ad46db2e4064ea8a2ce76e59d9b8df5f83968ef1844d0ba5b0d057383e8}
+SHA256=${MEMHOOK_SHA256-05ad899049ef8cbbf0af86b1d91f79f54073c7d3154ab8f2910f3d4498eb344b}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -5463,7 +5463,7 @@ def disclosure(home: Home, role: str) -> str:
         when = "From the background, after a session, and at each search, which waits at most %d seconds" % QUERY_SECONDS
         limit = "{:,} characters a day (embedder_chars_per_day), searches aside".format(home.setting("embedder_chars_per_day"))
     else:
-        what = ("What you and Claude said from now on, with a line for each tool call, in segments of about 8,000 characters; "
+        what = ("What you and Claude said from now on, with a line for each command and edit, in segments of about 8,000 characters; "
                 "older ones only by `memhook distil`.")
         when = "From the background, after a session"
         limit = "{:,} calls and {:,} characters a day (distiller_calls_per_day, distiller_chars_per_day)".format(
@@ -10366,7 +10366,7 @@ memhook gives Claude Code a memory. Before anything is captured, this is what yo
 
 What it does
   At the end of each turn and session it reads Claude Code's transcript and keeps, as Markdown files on this machine,
-  everything you and Claude said, one line for each tool call, and error messages (shortened).
+  everything you and Claude said, a line for each command, edit and question of its tools, and error messages (shortened).
 What it does not do
   It does not keep tool output, images or thinking. It sends nothing anywhere. It runs no model and asks no service.
   It does not look at sessions from before today, unless you import them.
