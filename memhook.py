@@ -4966,12 +4966,13 @@ def find_memory(home: Home, name: str) -> str:
     if not name.strip():
         raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
-    if re.fullmatch(ID_START, name):
-        paths = with_index(home, lambda index: index.paths_of(name))
+    id = name.strip().lower()
+    if re.fullmatch(ID_START, id):
+        paths = with_index(home, lambda index: index.paths_of(id))
         if len(paths) == 1:
             return named_file(root, paths[0])
         if paths:
-            raise StateError("%s stands for %d memories" % (name, len(paths)),
+            raise StateError("%s stands for %d memories" % (id, len(paths)),
                              "write more of the id (it has 36 characters, of which lists show 8), or a path: %s" % ", ".join(paths[:3]))
     path = os.path.realpath(named_file(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):

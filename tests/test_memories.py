@@ -60,6 +60,12 @@ def test_an_id_is_known_by_a_beginning_of_four_characters_or_more(one, length):
     assert json.loads(one.run("get", id[:length], "--json").stdout)["id"] == id
 
 
+def test_an_id_is_known_in_capitals_and_with_blanks_around_it(one):
+    id = only_id(one, "zebra")
+    for name in (id.upper(), " %s\n" % id[:8].title()):
+        assert json.loads(one.run("get", name, "--json").stdout)["id"] == id
+
+
 def test_an_id_that_is_unknown_or_begins_two_gets_told_what_one_looks_like(box):
     for number in (1, 2):
         write(box, "p/%d.md" % number, '---\nid: "abcd%d000-0000"\n---\n# Note %d\n' % (number, number))
