@@ -5061,8 +5061,11 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     title = title or one_line(gist(text, 80), 90) or "Note"
     id, at = content_id(project, title, text), iso(now())
     front = {"id": id, "project": project, "kind": "note", "from": at, "at": at, "tenant": project}
-    known = [found for found in memory_files(home) if found.endswith("-%s.md" % id[:8])]
+    named = [found for found in memory_files(home) if id[:8] in os.path.basename(found)]
+    known = [found for found in named if front_id(_parse_front(memory_text(read_file(found) or b""))[0]) == id]
     path = known[0] if known else memory_path(home, front, title)
+    if not known and os.path.exists(path):  # another's, whose id begins alike, or one whose front matter a person changed
+        path = "%s-%s.md" % (path[:-3], id[9:])
     if not known:
         make_folder(os.path.dirname(path), 3)
         write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))

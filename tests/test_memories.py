@@ -29,6 +29,10 @@ def only_id(box, query):
     return results(box, query)[0]["id"]
 
 
+def only_path(box, query):
+    return results(box, query)[0]["path"]
+
+
 def holding(box, *words):
     """The files of the home in which one of these stands, in whatever case."""
     found = []
@@ -160,6 +164,18 @@ def test_a_saved_note_is_found_and_saved_once(box):
     assert first.stdout == again.stdout and ("Saved" in first.stderr, "Known already" in again.stderr) == (True, True)
     found = results(box, "when do we deploy")
     assert len(found) == 1 and found[0]["id"] == first.stdout.strip() and found[0]["source"] == "memory" and found[0]["title"] == "Deploys"
+
+
+def test_a_note_is_known_by_its_whole_id(box):
+    """Another note's id may begin with the same 8 characters, and its file may even have the name that this one would have."""
+    id = box.run("save", "zebras are striped").stdout.strip()
+    path = box.home / "memories" / only_path(box, "zebras")
+    other = path.read_text("utf-8").replace(id, id[:9] + "0000-5000-8000-000000000000").replace("zebras", "walruses")
+    path.write_text(other, "utf-8")
+    for told in ("Saved.", "Known already."):
+        done = box.run("save", "zebras are striped")
+        assert done.stdout.strip() == id and told in done.stderr
+    assert path.read_text("utf-8") == other and "zebras are striped" in box.run("get", id).stdout
 
 
 def test_a_note_comes_from_stdin_and_its_secrets_do_not(box):
