@@ -4977,6 +4977,10 @@ def find_memory(home: Home, name: str) -> str:
     path = os.path.realpath(named_file(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):
         return path
+    for tombstone in read_json_lines(home.path("tombstones.jsonl")) if re.fullmatch(ID_START, id) else ():
+        if str(tombstone.get("memory")).startswith(id):
+            who = "taken back by the team" if tombstone.get("by") == "team" else "forgotten"
+            raise StateError("no memory %s: it was %s on %s" % (id, who, str(tombstone.get("at"))[:10]), "said or saved again, it is new")
     raise StateError("no memory %s" % name,
                      "memhook search and memhook list show ids, such as 3781d159: 4 characters of one or more; or name a file in %s" % root)
 
@@ -7302,7 +7306,7 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
     kept = ["copies you made: backups, commits"]
     hub = read_object(home.path("team.json")).get("url")
     if hub:
-        kept.append("what you proposed of it to the team's hub %s, where an admin can reject it, and what came back by team pull" % hub)
+        kept.append("if you proposed it: what the team's hub %s has of it (an admin can reject it), and what team pull brought back" % hub)
     if transcript:
         kept.insert(0, "Claude Code's own transcript: %s" % transcript)
     name = storable_name(path)

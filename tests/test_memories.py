@@ -391,6 +391,17 @@ def test_forget_names_what_it_cannot_find_and_forgets_nothing_then(box):
     assert done.returncode == 1 and "nothing was forgotten: no memory gone; no memory 00000000" in done.stderr and results(box, "xylophone")
 
 
+@pytest.mark.parametrize("command", ["get", "forget"])
+def test_of_an_id_that_was_forgotten_it_is_said_and_when(box, command):
+    id = box.run("save", "zebras are striped").stdout.strip()
+    box.run("forget", id)
+    done = box.run(command, id[:8], check=False)
+    assert done.returncode == 1 and "no memory %s: it was forgotten on %s" % (id[:8], memhook.iso(time.time())[:10]) in done.stderr
+    with open(box.home / "tombstones.jsonl", "a") as tombstones:
+        tombstones.write('{"at":"2026-01-01T00:00:00.000Z","memory":"abcd0000","by":"team"}\n{"memory":7}\n')
+    assert "no memory abcd: it was taken back by the team on 2026-01-01" in box.run(command, "abcd", check=False).stderr
+
+
 def test_a_note_without_front_matter_can_be_forgotten(box):
     write(box, "p/own.md", "# Own\n\n%s\n" % SECRET)
     id = only_id(box, "xylophone")
@@ -413,7 +424,7 @@ def test_the_printed_receipt_is_for_a_person(box):
 def test_forget_names_the_teams_hub_as_a_place_that_is_not_ours(box):
     id = box.run("save", "zebras are striped").stdout.strip()
     (box.home / "team.json").write_text('{"url": "http://hub.example:8377"}')
-    assert "proposed of it to the team's hub http://hub.example:8377" in box.run("forget", id).stdout
+    assert "if you proposed it: what the team's hub http://hub.example:8377 has of it" in box.run("forget", id).stdout
 
 
 def test_forget_names_a_copy_that_has_the_same_id_and_how_to_forget_it_too(box):
