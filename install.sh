@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-05ad899049ef8cbbf0af86b1d91f79f54073c7d3154ab8f2910f3d4498eb344b}
+SHA256=${MEMHOOK_SHA256-513d439fb04432ab082f22d1189aeadcc4e99ccfa979699d8c48be42fb5fa3ef}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -6904,14 +6904,14 @@ _SEGMENT_TYPES: dict[str, Any] = {
 
 
 def _wrong_part(segment: dict[str, Any]) -> str:
-    """The first part of a segment that is not what it should be; "" where all is well."""
+    """The first part of a segment that is not what it should be, in words; "" where all is well."""
     for name, kind in _SEGMENT_TYPES.items():
         if not isinstance(segment[name], kind):
-            return name
+            return "its %s is of a wrong kind" % name
     for turn in segment["turns"]:
         if not isinstance(turn, list) or not all(map(isinstance, turn, TURN_TYPES)):
-            return "turns"
-    return "" if segment["turns"] else "no turns"
+            return "one of its turns is of a wrong kind"
+    return "" if segment["turns"] else "it has no turns"
 
 
 def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
@@ -6924,8 +6924,12 @@ def parse_segment(data: bytes) -> tuple[dict[str, Any], list[Turn]]:
         wrong = _wrong_part(segment)
         if wrong:
             raise Poison("not a segment: %s" % wrong)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Poison("not a segment: %s" % type(error).__name__)
+    except (ValueError, RecursionError):
+        raise Poison("not a segment: it is no JSON, or was cut short")
+    except KeyError as error:
+        raise Poison("not a segment: it has no %s" % error.args)
+    except TypeError:
+        raise Poison("not a segment: a part of it is of a wrong kind")
     return segment, turns
 
 

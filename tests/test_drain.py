@@ -320,7 +320,7 @@ def test_what_is_no_segment_is_buried_where_a_person_can_look(box, name):
     receipt = next(receipt for receipt in box.receipts() if receipt["outcome"] == "dead")
     told = {name: receipt[name] for name in ("key", "segment", "id", "item")}
     assert told == {"key": KEY, "segment": 3, "id": "deadbeef", "item": "1-%s-00003-deadbeef" % KEY}
-    assert receipt["reason"] and memhook.parse_time(receipt["at"])
+    assert receipt["reason"].startswith(("not a segment: it", "not a segment: one of", "not a segment: a part")) and memhook.parse_time(receipt["at"])
     assert drained(box) == {}
 
 
