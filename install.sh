@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-513d439fb04432ab082f22d1189aeadcc4e99ccfa979699d8c48be42fb5fa3ef}
+SHA256=${MEMHOOK_SHA256-ed6ca11c1bfb0cc5dbedf95b6984f60368133b08152785a6b65bc4abf19f4790}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10124,13 +10124,13 @@ class Settings:
         self.original = original  # None: there was no file
         data = b"{}\n" if original is None else original
         if not data.strip():
-            raise InstallError("%s, line 1: the file is empty" % path, "write {} into it, or remove it, and try again")
+            raise InstallError("%s, line 1: the file is empty" % path, "write {} into it, or remove it, and run this again")
         self.mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""  # a byte order mark stays
         try:
             self.text = data[len(self.mark):].decode("utf-8")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise InstallError("%s, line %d: this is not UTF-8" % (path, line), "save it as UTF-8 and try again")
+            raise InstallError("%s, line %d: this is not UTF-8" % (path, line), "save it as UTF-8, and run this again")
         self._check()
 
     def to_bytes(self) -> bytes:
@@ -10164,7 +10164,7 @@ class Settings:
 
     def _check(self) -> None:
         """Strict JSON of the shape that hooks need, or InstallError naming the line."""
-        hint = "mend it (Claude Code ignores all hooks in such a file) and try again; nothing was changed"
+        hint = "correct that line, and run this again"
         try:
             json.loads(self.text)
             at, why = next(self._faults(), (0, ""))
@@ -10211,16 +10211,16 @@ def read_settings(home: Home) -> Settings:
     """Claude's settings. Raises InstallError for what cannot be edited safely."""
     path = settings_path(home)
     if os.path.islink(path) and not os.path.exists(path):
-        raise InstallError("%s is a link that leads nowhere" % path, "mend the link and try again")
+        raise InstallError("%s is a link that leads nowhere" % path, "correct the link, or remove it, and run this again")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InstallError("%s is not a file" % path, "move it away and try again")
+        raise InstallError("%s is not a file" % path, "move it away, and run this again")
     if os.path.isfile(path) and os.stat(path).st_mode & 0o600 != 0o600:  # the mode speaks, also for root, who could
         denied = "written" if os.stat(path).st_mode & 0o400 else "read"
-        raise InstallError("%s may not be %s" % (path, denied), "chmod u+rw it, if that is what you want, and try again")
+        raise InstallError("%s may not be %s" % (path, denied), "chmod u+rw it, if that is what you want, and run this again")
     try:
         return Settings(path, read_file(path))
     except OSError as error:
-        raise InstallError("%s cannot be read: %s" % (path, error.strerror), "nothing was changed")
+        raise InstallError("%s cannot be read: %s" % (path, error.strerror), "see to it that you may read it, and run this again")
 
 
 def _style(text: str) -> tuple[str, str]:
@@ -10769,6 +10769,37 @@ def refuse_home(home: Home) -> None:
             raise InstallError("MEMHOOK_HOME may not be %s, in which %s lies" % (home.root, folder), "name a folder of its own")
 
 
+def nearest_folder(path: str) -> str:
+    """The folder that a path lies in; where that is not there, the nearest above it that is."""
+    folder = os.path.dirname(path)
+    return folder if os.path.isdir(folder) or folder == os.path.dirname(folder) else nearest_folder(folder)
+
+
+def closed_folder(home: Home, settings: Settings) -> str:
+    """The first folder that install would write into, and may not; "" where there is none. `settings`: as they would be."""
+    places = [home.path("install.lock")]
+    if read_file(program_path(home)) != read_file(PROGRAM):
+        places.append(program_path(home))
+    if settings.to_bytes() != settings.original:
+        places.append(os.path.realpath(settings.path))
+    return next((folder for folder in map(nearest_folder, places) if not os.access(folder, os.W_OK | os.X_OK)), "")
+
+
+def opening(folder: str) -> str:
+    """The command that lets this user write into a folder of theirs; of another's, which may be the system's, what to do."""
+    import shlex
+    if os.name == "nt" or os.stat(folder).st_uid == os.geteuid():
+        return "chmod u+rwx %s" % shlex.quote(folder)
+    return "it belongs to another user: have it given to you, or name another folder in CLAUDE_CONFIG_DIR"
+
+
+def refuse_closed(home: Home, settings: Settings) -> None:
+    """Raises InstallError, naming the folder, where install could not write; `settings`: as they would be."""
+    folder = closed_folder(home, settings)
+    if folder:
+        raise InstallError("the folder %s is not writable" % folder, opening(folder) + ", and run this again")
+
+
 def locked(home: Home) -> Lock:
     """The lock of install and uninstall, held. Raises BusyError."""
     lock = Lock(home.path("install.lock"))
@@ -10790,8 +10821,9 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     """Ask, copy this file into Claude's folder, merge the hooks, write the consent. Twice is the same as once."""
     refuse_home(home)
     settings = read_settings(home)
+    add_hooks(settings, wanted_hooks(home))
+    refuse_closed(home, settings)
     if dry_run:
-        add_hooks(settings, wanted_hooks(home))
         tell(_planned(home, settings, mcp))
         return
     if read_consent(home) is None:
@@ -11064,6 +11096,12 @@ def hook_states(home: Home) -> dict[str, str]:
         stands = []
     words = {"": "installed", "missing": "missing"}
     return {event: words.get(fault, "stale") for event, fault in hook_faults(home, stands).items()}
+
+
+def closed_to_capture(home: Home) -> list[str]:
+    """The folders that a capture writes into, and may not."""
+    folders = [home.root, *(home.path(*parts) for parts in (("checkpoints",), ("seen",), ("spool",), ("spool", "tmp"), ("spool", "new")))]
+    return [folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK)]
 
 
 EXPIRY_SECONDS = 3 * 86_400  # before Claude deletes a transcript, status and doctor speak of it
@@ -12138,18 +12176,30 @@ def check_settings(home: Home) -> Iterator[Finding]:
             yield "%s: %s" % (path, error), "it has no effect, or its default counts", error.hint
 
 
-def check_access(home: Home, paths: list[str]) -> Iterator[Finding]:
-    """Files of ours that another user wrote, as `sudo claude` does; `paths`: _whole_home()."""
+def _is_written_to(home: Home, path: str) -> bool:
+    """Whether what lies there is changed in place, as folders, logs, locks and databases are: other files are replaced."""
+    return os.path.isdir(path) or path.endswith((".jsonl", ".lock", ".log", ".db")) or os.path.dirname(path) == home.path("seen")
+
+
+def _access_mend(home: Home, closed: list[str]) -> str:
     import shlex
-    closed = []
-    for path in paths:
-        needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
-        if os.path.exists(path) and not os.access(path, needed):
-            closed.append(path)
+    is_own = os.name == "nt" or all(os.stat(path).st_uid == os.geteuid() for path in closed)
+    return "%s %s" % ("chmod -R u+rwX" if is_own else "sudo chown -R \"$(id -u):$(id -g)\"", shlex.quote(home.root))
+
+
+def check_access(home: Home, paths: list[str]) -> Iterator[Finding]:
+    """What of the home this user may not read, as `sudo claude` leaves it, or not write; `paths`: _whole_home()."""
+    there = list(filter(os.path.exists, paths))
+    closed = [path for path in there if not os.access(path, os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK)]
     if closed:
         yield ("you may not read %s" % _some(closed),
-               "another user wrote them, root perhaps: what they stand for waits, and doctor can look no further",
-               "sudo chown -R \"$(id -u):$(id -g)\" %s" % shlex.quote(home.root))
+               "their modes, or another user who wrote them, root perhaps: what they stand for waits, and doctor can look no further",
+               _access_mend(home, closed))
+    fixed = [path for path in there if path not in closed and _is_written_to(home, path) and not os.access(path, os.W_OK)]
+    if fixed:
+        yield ("not writable: %s" % _some(fixed),
+               "nothing can be captured or stored there: it waits in Claude's transcripts, and doctor can look no further",
+               _access_mend(home, fixed))
 
 
 def check_kinds(home: Home, paths: list[str]) -> Iterator[Finding]:
@@ -12177,6 +12227,16 @@ def no_consent(home: Home) -> Finding:
             "what is wrong there is not found from here", command_line(hooked, "doctor"))
 
 
+def check_way_in(home: Home) -> Iterator[Finding]:
+    """What would keep an install out, where there is none."""
+    try:
+        settings = read_settings(home)
+        add_hooks(settings, wanted_hooks(home))
+        refuse_closed(home, settings)
+    except InstallError as error:
+        yield str(error), "memhook cannot be installed", error.hint
+
+
 def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     paths = _whole_home(home)
     blind = [*check_access(home, paths), *check_kinds(home, paths)]
@@ -12186,6 +12246,8 @@ def _findings(home: Home, cwd: str) -> Iterator[Finding]:
     yield from check_formats(home)
     consent = read_consent(home)
     if consent is None:
+        if hooked_elsewhere(home) is None:
+            yield from check_way_in(home)
         yield no_consent(home)
         return
     yield from check_hooks_stand(home)
@@ -12401,6 +12463,13 @@ def capture_state(home: Home, status: dict[str, Any]) -> str:
         return "off: nobody has consented for this home. " + way_on(home, "status")
     if status["consent"]["paused"]:
         return "paused since %s" % status["since"]["pause"]
+    closed = closed_to_capture(home)
+    if closed:
+        return "BROKEN: nothing can be captured, for %s is not writable. What mends it: %s" % (closed[0], command_line(home, "doctor"))
+    try:
+        read_settings(home)
+    except InstallError as error:
+        return "BROKEN: %s; Claude Code runs no hook of such a file. To mend it: %s" % (error, error.hint)
     if broken:
         trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: %s"
         return trouble % (", ".join(broken), command_line(home, "install"))

@@ -84,10 +84,10 @@ class Box:
         self.env = {**keep, "HOME": str(self.user), "MEMHOOK_AUTODRAIN": "0"}
 
     def run(self, *args, check=True, stdin=subprocess.DEVNULL, program=PROGRAM, **options):
-        """Run `memhook ARGS` as its launcher does; -> CompletedProcess with text output. `script`: as `python3 memhook.py`, compiled at each start."""
+        """Run `memhook ARGS` as its launcher does; -> CompletedProcess with text output. `script`: as `python3 memhook.py`, compiled at each start; `prefix`: a command before it."""
         options.setdefault("start_new_session", True)  # it must not find the terminal of whoever runs the tests
         start = [str(program)] if options.pop("script", False) else ["-I", "-S", "-c", memhook.BOOT, str(program)]
-        done = subprocess.run([self.python, *start, *map(str, args)], env=self.env, cwd=options.pop("cwd", self.project), stdin=stdin,
+        done = subprocess.run([*options.pop("prefix", ()), self.python, *start, *map(str, args)], env=self.env, cwd=options.pop("cwd", self.project), stdin=stdin,
                               capture_output=True, text=True, encoding="utf-8", timeout=options.pop("timeout", 120), **options)
         if check and done.returncode:
             raise AssertionError("memhook %s: exit %d\n%s%s" % (" ".join(map(str, args)), done.returncode, done.stdout, done.stderr))

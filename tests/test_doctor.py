@@ -11,7 +11,7 @@ import time
 import pytest
 
 import memhook
-from conftest import Box
+from conftest import Box, heeding_modes
 from standins import Claude, agree, status
 
 DAY = 86_400
@@ -242,6 +242,9 @@ def test_settings_that_claude_code_cannot_read_are_found_with_their_line(box, te
     (box.config / "settings.json").write_text(text)
     finding = only(box)
     assert "line 1" in finding["what"] and "every hook" in finding["why"]
+    assert finding["mend"].endswith("and run this again") and "nothing was changed" not in finding["mend"]
+    told = box.run("status").stdout.splitlines()[0]
+    assert "capture is BROKEN" in told and finding["what"] in told and finding["mend"] in told
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere")],
@@ -267,6 +270,43 @@ def test_what_is_no_file_where_a_file_belongs_is_found(box, place, kind):
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     finding = only(box)
     assert finding["what"].startswith("%s: a folder, a pipe or a device" % path) and str(box.home) in finding["mend"]
+
+
+@pytest.mark.parametrize("place", ["", "seen", "memories/p/2026-01", "receipts.jsonl"])
+def test_what_may_not_be_written_is_found_and_the_command_mends_it(box, place):
+    prefix = heeding_modes()
+    put(box, "receipts.jsonl", "")
+    put(box, "memories/p/2026-01/of-a-person.md", "")
+    (box.home / "memories/p/2026-01/of-a-person.md").chmod(0o400)
+    (box.home / "seen").mkdir(mode=0o700, exist_ok=True)
+    assert found(box, prefix=prefix) == []
+    path = box.home / place
+    path.chmod(path.stat().st_mode & 0o500)
+    finding = only(box, prefix=prefix)
+    assert finding["what"] == "not writable: %s" % path and "nothing can be captured" in finding["why"]
+    told = box.run("status", prefix=prefix).stdout.splitlines()[0]
+    is_folder_of_a_capture = place in ("", "seen")
+    assert ("capture is BROKEN" in told and "%s is not writable" % path in told and "doctor" in told) == is_folder_of_a_capture
+    subprocess.run(finding["mend"], shell=True, check=True, timeout=60)
+    assert found(box, prefix=prefix) == [] and "capture is on" in box.run("status", prefix=prefix).stdout
+
+
+def test_a_home_of_another_user_is_not_to_be_mended_by_its_modes(box):
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    os.chown(box.home, 65534, 65534)
+    box.home.chmod(0o755)
+    assert only(box, prefix=heeding_modes())["mend"].startswith("sudo chown -R ")
+
+
+def test_a_claude_folder_in_which_an_install_cannot_write_is_found_before_there_is_one(tmp_path):
+    box = Box(tmp_path)
+    box.config.chmod(0o555)
+    closed, absent = found(box, prefix=heeding_modes())
+    assert closed["what"] == "the folder %s is not writable" % box.config and "not installed" in absent["what"]
+    assert closed["mend"].startswith("chmod u+rwx %s" % box.config)
+    box.config.chmod(0o755)
+    assert "not installed" in only(box)["what"]
 
 
 # ---- switches of Claude Code

@@ -16,7 +16,7 @@ import subprocess
 import pytest
 
 import memhook
-from conftest import DATA, ROOT, Box, memory_folder, tree
+from conftest import DATA, ROOT, Box, heeding_modes, memory_folder, tree
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes, links and /bin/sh")
 
@@ -418,13 +418,24 @@ def test_the_commands_refuse_what_cannot_be_edited_and_exit_1(bare, place):
     assert tree(bare.root) == before_it
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_refused(bare):
+@pytest.mark.parametrize("options", [["--consent", "I CONSENT"], ["--dry-run"]], ids=["install", "dry run"])
+def test_a_folder_that_may_not_be_written_is_refused_by_name_before_anything_is_asked(bare, options):
+    prefix = heeding_modes()
     (bare.config / "settings.json").write_bytes(b"{}")
     bare.config.chmod(0o500)
-    assert bare.run(*INSTALL, check=False).returncode == 1
+    done = bare.run("install", *options, check=False, prefix=prefix)
+    assert done.returncode == 1 and "the folder %s is not writable" % bare.config in done.stderr and "chmod u+rwx " in done.stderr
+    assert "Before anything is captured" not in done.stderr
     bare.config.chmod(0o700)
     assert os.listdir(bare.config) == ["settings.json"]
+
+
+def test_an_install_that_has_nothing_to_write_there_needs_no_writable_folder(bare):
+    prefix = heeding_modes()
+    bare.run(*INSTALL)
+    bare.config.chmod(0o500)
+    assert bare.run(*INSTALL, prefix=prefix).returncode == 0
+    bare.config.chmod(0o700)
 
 
 # ---- whose a command line is
