@@ -5056,10 +5056,13 @@ def doubt(home: Home, found: dict[str, Any], scope: Scope, wider: str) -> str:
 def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]:
     """Keep a note of a person's, redacted; when it returns, the file is durable.
 
-    -> {"id", "path", "title", "saved": False where it was there already}. Raises UsageError, StateError.
+    -> {"id", "path", "title", "saved": False where it was there already, "replaced": [what stands for secrets and what is private]}.
+    Raises UsageError, StateError.
     """
+    before, sign = title + text, r"\[(?:private|redacted:[\w-]+)\]"
     text, title = clean(text).strip(), clean(" ".join(title.split()))
-    if not re.sub(r"\[(?:private|redacted:[\w-]+)\]|\s", "", text):
+    replaced = sorted(set(re.findall(sign, title + text)).difference(re.findall(sign, before)))
+    if not re.sub(sign + r"|\s", "", text):
         raise UsageError("the note is empty" + (": what is private or redacted is not kept" if text else ""), "memhook save TEXT")
     need_consent(home)
     title = title or one_line(gist(text, 80), 90) or "Note"
@@ -5073,7 +5076,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     if not known:
         make_folder(os.path.dirname(path), 3)
         write_file(path, ("%s# %s\n\n%s\n" % (render_front(front), title, text)).encode("utf-8", "replace"))
-    return {"id": id, "path": stored_path(home, path), "title": title, "saved": not known}
+    return {"id": id, "path": stored_path(home, path), "title": title, "saved": not known, "replaced": replaced}
 
 
 # ==== 18. Models ================================================================
@@ -12700,6 +12703,8 @@ def cmd_save(home: Home, options: Any) -> int:
     text = read_stdin() if options.text == ["-"] else " ".join(options.text)
     note = save_note(home, text, options.title or "", this_project(home, working_folder(home)))
     say("Saved." if note["saved"] else "Known already.")
+    if note["replaced"]:
+        say("What is private, or looks like a secret, was replaced by %s." % ", ".join(note["replaced"]))
     show(note["id"])
     if not options.propose:
         return EXIT_OK

@@ -186,6 +186,12 @@ def test_a_note_comes_from_stdin_and_its_secrets_do_not(box):
     assert "zebras" in text and "ghp_0123" not in text and "[redacted:" in text and holding(box, "ghp_0123") == []
 
 
+def test_save_says_what_it_replaced_and_says_nothing_of_what_was_replaced_before(box):
+    said = box.run("save", "zebras: ann@quuxington.com <private>not this</private> [redacted:jwt]", "--title", "ghp_012345678901234567890123456789abcdef").stderr
+    assert said == "Saved.\nWhat is private, or looks like a secret, was replaced by [private], [redacted:email], [redacted:github-token].\n"
+    assert box.run("save", "zebras: [redacted:email]").stderr == "Saved.\n"
+
+
 @pytest.mark.parametrize("given, kept", [(r"printf 'zebras \303\274ben'", "zebras \u00fcben"), (r"printf 'zebras \374ben'", "zebras \ufffdben")], ids=["UTF-8", "Latin-1"])
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "de_DE.ISO-8859-1"])
 def test_a_note_from_stdin_is_utf8_whatever_the_locale_and_what_is_none_is_no_bug(box, given, kept, locale):
