@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-ed6ca11c1bfb0cc5dbedf95b6984f60368133b08152785a6b65bc4abf19f4790}
+SHA256=${MEMHOOK_SHA256-a6e30dacc08b7c1e3c4edd9018344b2e30b7247484403c19fd0c3aca1f9f39d8}
 
 tell() { printf '%s\n' "$*" >&2; }
 

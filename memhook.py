@@ -13461,8 +13461,34 @@ def build_parser(commands: tuple[Command, ...] = COMMANDS) -> Any:
     return parser
 
 
+def near_command(group: str, word: str) -> str:
+    """What a person may have meant by a word that names no command of a group (a name of GROUPS and a blank, "" for none)."""
+    from difflib import get_close_matches
+    below = [name[len(group):] for name in (*GROUPS, *(command.name for command in COMMANDS)) if name.startswith(group)]
+    near = get_close_matches(word.lower(), below, 1)
+    if near:
+        return "did you mean: memhook %s%s" % (group, near[0])
+    if not group:
+        return "memhook --help lists the commands"
+    return "memhook %s%s" % (group, " | ".join(rest for rest in below if " " not in rest))
+
+
+def check_name(argv: list[str]) -> None:
+    """Raise UsageError where the first words name no command: with the nearest one, or what can follow the words of a group."""
+    names, group = [command.name for command in COMMANDS], ""
+    for word in argv:
+        if word.startswith("-") or group + word in names:
+            return
+        if group + word not in GROUPS:
+            raise UsageError("there is no command %s%s" % (group, word), near_command(group, word))
+        group += word + " "
+    if group:
+        raise UsageError("a command is missing after %s" % group.strip(), near_command(group, ""))
+
+
 def run_command(home: Home, argv: list[str]) -> int:
     """Run the command that the arguments name; -> its exit status. argparse exits by itself, with 2, where they make no sense."""
+    check_name(argv)
     named = tuple(command for command in COMMANDS if command.name.split()[0] in argv[:1])
     parser = build_parser(named or COMMANDS)
     try:

@@ -67,10 +67,22 @@ def test_what_a_person_can_mend_exits_1_with_one_line_and_a_hint(bare):
 
 
 def test_a_command_line_that_makes_no_sense_exits_2(installed):
-    for args in (["nonsense"], ["status", "--nonsense"], ["drain", "extra"], ["install", "--consent"], ["status", "--json=x"], ["", ""]):
+    for args in (["--nonsense"], ["status", "--nonsense"], ["drain", "extra"], ["install", "--consent"], ["status", "--json=x"]):
         done = installed.run(*args, check=False)
         assert (done.returncode, done.stdout) == (2, ""), args
         assert "usage: memhook" in done.stderr and "Traceback" not in done.stderr, args
+
+
+@pytest.mark.parametrize("line, fault, hint", [
+    ("serach foo", "there is no command serach", "did you mean: memhook search"), ("Status", "there is no command Status", "did you mean: memhook status"),
+    ("join", "there is no command join", "did you mean: memhook team join"), ("frobnicate", "there is no command frobnicate", "memhook --help lists the commands"),
+    ("hub toekn list", "there is no command hub toekn", "did you mean: memhook hub token"),
+    ("hub token frobnicate", "there is no command hub token frobnicate", "memhook hub token add | list | revoke"),
+    ("hub token", "a command is missing after hub token", "memhook hub token add | list | revoke"),
+    ("team", "a command is missing after team", "memhook team join | leave | status | propose | outbox | pull"),
+], ids=lambda value: value)
+def test_a_word_that_names_no_command_is_answered_with_the_nearest_or_with_what_can_follow(installed, line, fault, hint):
+    assert failed(installed.run(*line.split(), check=False), 2) == "memhook: %s\n         %s\n" % (fault, hint)
 
 
 def test_arguments_that_a_command_has_not_are_answered_with_its_own_usage(installed):
