@@ -62,6 +62,7 @@ checksum() { # FILE
 obtain() {
     beside=$(dirname "$0")/memhook.py
     if [ -n "${MEMHOOK_FROM:-}" ]; then
+        [ ! -d "$MEMHOOK_FROM" ] || fail "$MEMHOOK_FROM is a folder" "name the file in it: MEMHOOK_FROM=${MEMHOOK_FROM%/}/memhook.py"
         [ -f "$MEMHOOK_FROM" ] || fail "there is no file $MEMHOOK_FROM" "MEMHOOK_FROM names a memhook.py"
         cp "$MEMHOOK_FROM" "$work/memhook.py"
         origin=$MEMHOOK_FROM
@@ -118,6 +119,32 @@ environment:
 END
 }
 
+wrong() { # FAULT
+    usage
+    tell "install.sh: $1"
+    exit 2
+}
+
+# What memhook.py does not take, in the words of this script.
+check_options() {
+    what=install
+    if [ "${1:-}" = --uninstall ]; then
+        what=uninstall
+        shift
+    fi
+    while [ $# -gt 0 ]; do
+        case "$what $1" in
+        "install --dry-run" | "install --no-mcp" | "install --consent="* | "uninstall --purge") ;;
+        "install --consent")
+            [ $# -gt 1 ] || wrong "--consent needs a PHRASE after it"
+            shift
+            ;;
+        *) wrong "there is no option $1 to $what" ;;
+        esac
+        shift
+    done
+}
+
 main() {
     case " $* " in
     *" -h "* | *" --help "*)
@@ -125,6 +152,7 @@ main() {
         exit 0
         ;;
     esac
+    check_options "$@"
     python=$(find_python)
     if [ "${1:-}" = --uninstall ]; then
         shift

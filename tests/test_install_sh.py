@@ -229,6 +229,23 @@ def test_help_needs_nothing(box, shell):
         assert "\n  %s " % name in said, name
 
 
+@pytest.mark.parametrize("args, fault", [
+    ("--bogus", "there is no option --bogus to install"), ("extra", "there is no option extra to install"),
+    ("--consent words --purge", "there is no option --purge to install"), ("--dry-run --consent", "--consent needs a PHRASE after it"),
+    ("--uninstall --dry-run", "there is no option --dry-run to uninstall")])
+def test_an_option_that_it_has_not_is_answered_with_its_own_usage_and_does_nothing(box, shell, args, fault):
+    before = tree(box.root)
+    done = run(box, [shell, SCRIPT, *args.split()], check=False)
+    assert (done.returncode, done.stdout) == (2, "") and tree(box.root) == before
+    assert done.stderr.startswith("usage: sh install.sh [--dry-run]") and done.stderr.endswith("\ninstall.sh: %s\n" % fault)
+
+
+def test_a_folder_in_place_of_the_file_is_called_one(box, shell, released):
+    box.env["MEMHOOK_FROM"] = "%s/" % released
+    done = run(box, [shell, SCRIPT, "--dry-run"], check=False)
+    assert done.returncode == 1 and "%s/ is a folder\n            name the file in it: MEMHOOK_FROM=%s/memhook.py\n" % (released, released) in done.stderr
+
+
 @pytest.mark.parametrize("old", ["", "#!/bin/sh\nexit 9\n", '#!/bin/sh\ncase "$*" in *version_info*) exit 1;; esac\n'])
 def test_without_a_python_of_3_9_it_says_so(box, old):
     folder = only(box)
