@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-a6e30dacc08b7c1e3c4edd9018344b2e30b7247484403c19fd0c3aca1f9f39d8}
+SHA256=${MEMHOOK_SHA256-1f5b74b69ce365ed5d181d2b2de2ba42bfa4a5a4dec76f10860d8da3b695465e}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -10846,13 +10846,14 @@ def install(home: Home, phrase: Optional[str], dry_run: bool, tell: Callable[[st
     called = write_launcher(home)
     if mcp:
         register_mcp(home, tell)
-    if called != "memhook":
-        called = " ".join([*named_places(home), called])
     consent = read_consent(home)
     if consent and consent.paused:
         tell("memhook is installed, and paused as before: memhook resume ends that.")
     else:
         tell("memhook is on. Your next Claude Code sessions become memories in %s" % home.path("memories"))
+    if called != "memhook":
+        called = " ".join([*named_places(home), called])
+        tell("No command `memhook` was made: it needs ~/.local/bin or ~/bin on PATH, and no other memhook there. Type instead: " + called)
     tell("Look at it:  %s status\nUndo it:     %s uninstall" % (called, called))
 
 
@@ -11638,6 +11639,21 @@ def verify(home: Home, paths: list[str], tell: Callable[[int, int], None]) -> li
     return list(found.values())
 
 
+def way_back(home: Home, coverage: Coverage) -> str:
+    """The command that takes the missing turns of a transcript into memory; "" where nothing does.
+
+    An import goes on from the checkpoint; without one it reads all, and the receipts keep what is stored from being stored twice.
+    """
+    import shlex
+    if not coverage.turns["missing"] or not os.path.isfile(coverage.path):
+        return ""
+    key = transcript_key(coverage.path)
+    begin = min((start for start, _ in coverage.gaps), default=0)
+    was_read = begin < ((stored_checkpoint(home, key) or {}).get("parsed") or 0)
+    afresh = "rm %s && " % shlex.quote(checkpoint_path(home, key)) if was_read else ""
+    return afresh + command_line(home, "import " + shlex.quote(coverage.path))
+
+
 # ==== 34. Config ================================================================
 # Job:      settings that a person changes: checked, written, and agreed to where they send text off the machine.
 # Promise:  nothing is written before a value makes sense, and before the words are typed where it needs them.
@@ -11703,7 +11719,7 @@ def read_config(home: Home) -> dict[str, Any]:
     if stored is None and not os.path.exists(path):
         return {}
     if not isinstance(stored, dict):
-        raise StateError("%s is not a JSON object" % path, "mend it, or remove it; nothing was changed")
+        raise StateError("%s is not a JSON object" % path, "mend it, or remove it; till then every setting has its default")
     return stored
 
 
@@ -12010,12 +12026,22 @@ def check_outbox(home: Home) -> Iterator[Finding]:
                "memhook team outbox --retry")
 
 
+def check_dead(home: Home) -> Iterator[Finding]:
+    """Dead letters: those that failed may do better, what is no segment never does."""
+    kinds: dict[bool, list[str]] = {}  # whether they are segments -> reasons
+    for letter in dead_letters(home):
+        kinds.setdefault(not letter["reason"].startswith("not a segment"), []).append(letter["reason"])
+    for is_segment, reasons in kinds.items():
+        mend = "look at what lies in %s, and delete what holds nothing of yours" % home.path("spool", "dead")
+        if is_segment:
+            mend = "memhook drain --retry-dead, once the cause is gone or memhook was updated; else " + mend
+        yield ("%s in the spool: %s" % (counted(len(reasons), "dead letter"), _some(list(dict.fromkeys(reasons)))),
+               "it could not be made into a memory: nothing of it is in one", mend)
+
+
 def check_queues(home: Home) -> Iterator[Finding]:
     """Dead letters, segments that wait too long, hooks that failed."""
-    dead = Spool(home.path("spool")).counts()["dead"]
-    if dead:
-        yield ("%s in the spool" % counted(dead, "dead letter"), "they were given up after several tries, and are in no memory",
-               "memhook drain --retry-dead")
+    yield from check_dead(home)
     late = _waited_long(_queued_at(home, "spool"))
     if late:
         yield ("%s waited for more than a day" % counted(late, "segment has", "segments have"),
@@ -12487,6 +12513,26 @@ def failure_text(home: Home, failure: Optional[dict[str, Any]]) -> str:
     return "%s %s: %s (%s)" % (failure.get("at"), failure.get("event"), why, home.path("memhook.log"))
 
 
+def show_team(home: Home) -> None:
+    """The lines of `status` about a team; none where none was joined and nothing waits for one."""
+    facts = check_team(home)
+    if facts["joined"]:
+        show("team       {tenant} at {url}, as {name}".format(**facts))
+        show("           outbox: {new} waiting, {claimed} in work, {dead} refused".format(**facts["outbox"]))
+        if facts["trouble"] and not facts["paused"]:
+            show("           the last sending: " + facts["trouble"])
+    for what, _, mend in team_troubles(facts):
+        show("%-10s %s: %s" % ("" if facts["joined"] else "team", what, mend))
+
+
+def show_config_fault(home: Home) -> None:
+    """The line of `status` about a config.json that counts for nothing."""
+    try:
+        read_config(home)
+    except StateError as error:
+        show("settings   %s: %s" % (error, error.hint))
+
+
 def show_status(home: Home, status: dict[str, Any]) -> None:
     """The facts of check_status() for a person, one line for each part."""
     spool, memories, sessions = status["spool"], status["memories"], status["sessions"]
@@ -12498,11 +12544,13 @@ def show_status(home: Home, status: dict[str, Any]) -> None:
         show("mcp        no memory_search for Claude: %s has no server memhook. To add it: %s" % (mcp_file(home), mcp_line(home)))
     show("spool      {new} waiting, {claimed} in work, {dead} dead, {0}".format(readable(spool["bytes"]), **spool))
     for letter in status["dead"][:10]:
-        show("           dead: {item}: {reason} (memhook drain --retry-dead)".format(**letter))
+        show("           dead: {item}: {reason} (memhook doctor tells what to do)".format(**letter))
     show("memories   %d, %s" % (memories["count"], readable(memories["bytes"])))
     told = "sessions   {open} open (not ended yet), {closed} closed (ended, all taken); last capture {0}"
     show(told.format(status["last"]["capture"] or "never", **sessions))
     show_model(status["model"])
+    show_team(home)
+    show_config_fault(home)
     parts = {name: readable(count) for name, count in status["bytes"].items() if count}
     show("disk       " + (name_values(parts) or "nothing"))
     show_cleanup(status["cleanup"])
@@ -12523,12 +12571,12 @@ def cmd_pause(home: Home, options: Any) -> None:
 
 
 def cmd_install(home: Home, options: Any) -> None:
-    if options.status:
-        cmd_status(home, options)
-    elif options.off:
+    if options.off:
         cmd_pause(home, options)
-    else:
+    elif not options.status:
         install(home, options.consent, options.dry_run, say, not options.no_mcp)
+    if options.status or options.json:
+        cmd_status(home, options)
 
 
 def ask_purge(home: Home) -> None:
@@ -12743,7 +12791,8 @@ def ask_past(consent: Consent, plan: dict[str, int]) -> bool:
 def plan_text(plan: dict[str, int]) -> str:
     """What an import would do, for a person."""
     transcripts = counted(plan["transcripts"], "transcript")
-    lines = ["%s, %s. New in memory would be %d, %s." % (transcripts, readable(plan["bytes"]), plan["new"], readable(plan["new_bytes"]))]
+    new = counted(plan["new"], "transcript")
+    lines = ["%s, %s. New in memory would be %s, %s." % (transcripts, readable(plan["bytes"]), new, readable(plan["new_bytes"]))]
     if plan["past"]:
         past = "    %d of the new: said before you consented, or in a pause: taken only with --yes, or when you are asked"
         lines.append(past % plan["past"])
@@ -12788,7 +12837,7 @@ def cmd_import(home: Home, options: Any) -> int:
     return EXIT_FAILED if report["failed"] else EXIT_OK
 
 
-def show_coverage(coverage: Coverage) -> None:
+def show_coverage(home: Home, coverage: Coverage) -> None:
     """The lines of one transcript that a person should look at. What was said there is for a terminal only, not for a file or a pipe."""
     state = "repeated" if coverage.state == "ok" else coverage.state
     told = "turns: %d" % coverage.turns["edited"] if state == "edited" else coverage.trouble
@@ -12805,6 +12854,9 @@ def show_coverage(coverage: Coverage) -> None:
         else:
             for start, end in ranges:
                 show("    %-8s bytes %d-%d" % (word, start, end))
+    mend = way_back(home, coverage)
+    if mend:
+        show("    to take what is missing into memory: " + mend)
 
 
 def nothing_proved(home: Home, paths: list[str]) -> str:
@@ -12816,12 +12868,12 @@ def nothing_proved(home: Home, paths: list[str]) -> str:
     return "There is nothing to prove yet: no session was written since you consented."
 
 
-def show_verdict(found: list[Coverage], totals: dict[str, int], ok: bool) -> None:
+def show_verdict(home: Home, found: list[Coverage], totals: dict[str, int], ok: bool) -> None:
     """What verify found: each transcript that a person should look at, then the sum. `totals`: the turns, by where they are."""
     states = [coverage.state for coverage in found]
     for coverage in found:
         if coverage.state in ("missing", "edited", "other-parser", "not-checked") or coverage.gaps or coverage.repeats:
-            show_coverage(coverage)
+            show_coverage(home, coverage)
     read = counted(len(found), "transcript")
     if "source-gone" in states:
         read += " (%d of them gone: their receipts speak)" % states.count("source-gone")
@@ -12848,7 +12900,7 @@ def cmd_verify(home: Home, options: Any) -> int:
         totals.update(bytes=sum(coverage.bytes for coverage in found), not_checked=unchecked, past=len(past))
         show_json({"ok": ok, "transcripts": [coverage.to_json() for coverage in found], "totals": totals})
     else:
-        show_verdict(found, totals, ok)
+        show_verdict(home, found, totals, ok)
         if not found:
             show(nothing_proved(home, options.paths))
         if past:
@@ -12980,10 +13032,12 @@ def say_setting(home: Home, key: str) -> None:
 
 
 def refuse_wrong_settings(home: Home, names: tuple[str, ...]) -> None:
-    """Raises StateError where one of these settings is written, in the environment or config.json, with what is no value for it."""
-    path = home.path("config.json")
+    """Raises StateError where one of these settings is written, in the environment or config.json, with what is no value for it.
+
+    Also for a config.json that says nothing of any.
+    """
     faults = list(wrong_variables(home))
-    faults += [(name, "%s has no effect: %s" % (path, fault)) for name, fault in wrong_settings(read_object(path))]
+    faults += [(name, "%s has no effect: %s" % (home.path("config.json"), fault)) for name, fault in wrong_settings(read_config(home))]
     told = [fault for name, fault in faults if name in names]
     if told:
         raise StateError("; ".join(told), "correct it, or take it out; till then what is shown above counts")
@@ -13001,16 +13055,19 @@ def cmd_config(home: Home, options: Any) -> None:
         refuse_wrong_settings(home, tuple(SETTINGS))
         return
     key = known_key(options.key)
-    if options.action == "get":
-        facts = setting_facts(home, key)
-        show_answer(options, {"key": key, **facts}, str(facts["value"]))
-        refuse_wrong_settings(home, (key,))
-        return
     if options.action == "set":
         set_setting(home, key, options.value, options.consent, say)
-    else:
+    elif options.action == "unset":
         unset_setting(home, key)
-    say_setting(home, key)
+    if options.action != "get":
+        say_setting(home, key)
+    facts = setting_facts(home, key)
+    if options.json:
+        show_json({"key": key, **facts})
+    elif options.action == "get":
+        show(str(facts["value"]))
+    if options.action == "get":
+        refuse_wrong_settings(home, (key,))
 
 
 def cmd_doctor(home: Home, options: Any) -> int:
@@ -13287,7 +13344,8 @@ COMMANDS = (  # name, function, what it does; examples; arguments
             flag("--dry-run", "say what would be done; do nothing"),
             flag("--no-mcp", "do not offer the MCP server"),
             flag("--status", "the same as: memhook status"),
-            flag("--off", "the same as: memhook pause"), _JSON),
+            flag("--off", "the same as: memhook pause"),
+            flag("--json", "then print the facts of memhook status, as JSON")),
 
     Command("uninstall", cmd_uninstall, "Remove the hooks; memories stay.",
             "memhook uninstall\nmemhook uninstall --purge",

@@ -252,9 +252,23 @@ def test_a_wrong_number_of_words_is_a_usage_error(box, args):
 @pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"a": 1,}', "// mine\n{}"])
 def test_a_file_that_is_no_json_object_is_not_overwritten(box, content):
     (box.home / "config.json").write_text(content)
-    assert "nothing was changed" in config(box, "set", "recall", "off", code=1)[1]
+    told = "memhook: %s is not a JSON object\n" % (box.home / "config.json")
+    assert told in config(box, "set", "recall", "off", code=1)[1]
     assert (box.home / "config.json").read_text() == content
-    assert config(box, "get", "recall")[0] == "on\n"
+    assert config(box, "get", "recall", code=1)[0] == "on\n"
+    out, err = config(box, "list", code=1)
+    assert "recall" in out and told in err
+    row, = (line for line in box.run("status").stdout.splitlines() if line.startswith("settings "))
+    assert "config.json is not a JSON object" in row
+    (box.home / "config.json").write_text("{}")
+    assert "\nsettings " not in box.run("status").stdout and config(box, "list")[1] == ""
+
+
+def test_what_was_set_or_unset_is_printed_as_json(box):
+    for args, value, source in ((("set", "recall", "off"), "off", "file"), (("unset", "recall"), "on", "default")):
+        out, err = config(box, *args, "--json")
+        assert json.loads(out) == {"key": "recall", "value": value, "source": source} and "recall is" in err
+    assert config(box, "set", "recall", "off")[0] == ""
 
 
 def test_nothing_is_set_on_a_machine_without_memhook(tmp_path):

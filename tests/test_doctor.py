@@ -458,7 +458,17 @@ def test_our_own_summarisers_session_is_not_missed(box):
 def test_dead_letters_are_found(box):
     put(box, "spool/dead/1-0123456789abcdef0123-00000-12345678.json", '{"format": 1}')
     finding = only(box)
-    assert finding["what"] == "1 dead letter in the spool" and "drain --retry-dead" in finding["mend"]
+    assert finding["what"] == "1 dead letter in the spool: unknown" and "drain --retry-dead" in finding["mend"]
+
+
+def test_of_a_dead_letter_that_is_no_segment_it_says_where_it_lies_and_advises_no_other_try(box):
+    put(box, "spool/new/0-garbage.json", "garbage")
+    box.run("drain")
+    finding = only(box)
+    assert "1 dead letter in the spool: not a segment" in finding["what"] and "tries" not in finding["why"]
+    assert str(box.home / "spool" / "dead") in finding["mend"] and "delete" in finding["mend"] and "--retry-dead" not in finding["mend"]
+    (box.home / "spool" / "dead" / "0-garbage.json").unlink()
+    assert found(box) == []
 
 
 def test_segments_that_wait_for_more_than_a_day_are_found(box):

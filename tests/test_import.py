@@ -66,12 +66,12 @@ def test_a_dry_run_counts_and_changes_nothing(box):
     report = imported(box, "--dry-run")
     assert report == {"transcripts": 5, "bytes": sum(sizes) + os.path.getsize(off.path), "new": 4, "new_bytes": sum(sizes), "past": 3, "off": 1}
     told = box.run("import", "--dry-run").stdout
-    assert told.startswith("5 transcripts, ") and "New in memory would be 4, " in told and "\n    3 of the new: said before" in told
+    assert told.startswith("5 transcripts, ") and "New in memory would be 4 transcripts, " in told and "\n    3 of the new: said before" in told
     assert files(box.home) == before
     off_line = "    withheld in 1 transcript: said in a project that is switched off\n"
     assert off_line in told and off_line in box.run("import", "--yes").stdout
     again = box.run("import", "--dry-run").stdout
-    assert "New in memory would be 0, " in again and off_line in again and off_line in box.run("import").stdout
+    assert "New in memory would be 0 transcripts, " in again and off_line in again and off_line in box.run("import").stdout
 
 
 def test_the_past_is_taken_only_when_somebody_says_so(box):

@@ -641,6 +641,24 @@ def test_the_command_says_so_where_its_program_is_gone(with_bin):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "memhook: %s is gone: install it again\n" % program)
 
 
+def test_where_no_command_memhook_can_be_made_the_line_to_type_instead_is_told(bare):
+    said = bare.install().stderr
+    line, = re.findall("No command `memhook` was made: .* Type instead: (.*)", said)
+    assert subprocess.run(line + " status", shell=True, env=bare.env, cwd=bare.project, capture_output=True).returncode == 0
+    (bare.user / "bin").mkdir()
+    bare.env["PATH"] = "%s:%s" % (bare.user / "bin", bare.env["PATH"])
+    assert "No command" not in bare.install().stderr
+    (bare.user / "bin" / "memhook").write_text("of another")
+    assert "No command `memhook` was made" in bare.install().stderr
+
+
+def test_an_install_prints_the_facts_as_json_where_they_are_asked_for(bare):
+    for args in (["--dry-run"], ["--consent", "I CONSENT", "--no-mcp"], ["--off"]):
+        done = bare.run("install", *args, "--json")
+        assert json.loads(done.stdout) == bare.status() and done.stderr
+    assert bare.status()["consent"]["paused"]
+
+
 @pytest.mark.parametrize("names", [["MEMHOOK_HOME"], ["CLAUDE_CONFIG_DIR"], ["CLAUDE_CONFIG_DIR", "MEMHOOK_HOME"]])
 def test_the_commands_that_install_prints_work_as_printed(bare, names):
     env = {**bare.env, "PATH": "/usr/bin:/bin"}

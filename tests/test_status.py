@@ -132,8 +132,27 @@ def test_a_dead_letter_is_shown_with_its_reason(box):
     (letter,) = status["dead"]
     assert letter["item"] == "0000000000000-garbage" and letter["reason"].startswith("not a segment") and memhook.parse_time(letter["at"])
     shown = box.run("status").stdout
-    assert letter["reason"] in shown and "--retry-dead" in shown
+    assert letter["reason"] in shown and "memhook doctor" in shown
     assert status["last"]["failure"]["event"] == "buried"
+
+
+def test_the_team_that_was_joined_and_what_waits_for_it_are_told(box):
+    assert "\nteam " not in box.run("status").stdout
+    for state, count in (("new", 2), ("dead", 1)):
+        (box.home / "outbox" / state).mkdir(parents=True)
+        for number in range(count):
+            (box.home / "outbox" / state / ("%d-x.json" % number)).write_text("{}")
+    lines = box.run("status").stdout.splitlines()
+    assert [line for line in lines if "2 candidates wait for a team that was left" in line and line.startswith("team ")]
+    url = "http://127.0.0.1:9"
+    memhook.write_json(str(box.home / "team.json"), {"format": memhook.TEAM_FORMAT, "url": url, "tenant": "shop", "name": "alice", "role": "member"})
+    (box.home / "team-token").write_text("token-of-alice")
+    stored = json.loads((box.home / "consent.json").read_text())
+    memhook.write_json(str(box.home / "consent.json"), {**stored, "team": {"url": url, "at": 1.0}})
+    lines = box.run("status").stdout.splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("team "))
+    assert lines[row].split(None, 1)[1] == "shop at http://127.0.0.1:9, as alice"
+    assert lines[row + 1].strip() == "outbox: 2 waiting, 0 in work, 1 refused" and "refused for good" in lines[row + 2]
 
 
 def test_bytes_are_those_of_each_part_and_add_up(box):

@@ -118,8 +118,47 @@ def test_a_session_that_was_never_captured_is_open_while_it_lives_and_missing_wh
     os.utime(other.path, (time.time() - 2 * memhook.DEAD_SECONDS,) * 2)
     found = verified(box, ok=False)
     assert found["totals"]["missing"] == 1
-    box.drain()
+    assert "rm " not in mended_as_told(box)
     assert verified(box, ok=True)["totals"]["stored"] == 2
+
+
+def mended_as_told(box):
+    """Do what verify says of what is missing; -> the command."""
+    command, = re.findall("(?m)^    to take what is missing into memory: (.*)$", box.run("verify", check=False).stdout)
+    subprocess.run(command, shell=True, env=box.env, cwd=box.project, check=True, capture_output=True, timeout=60)
+    box.drain()
+    return command
+
+
+def test_what_was_lost_behind_a_checkpoint_is_taken_as_verify_says_and_nothing_twice(box):
+    script = box.script("it's 1")
+    for number in range(3):
+        script.prompt("Question %d?" % number)
+        script.answer("Answer %d, in a few words. " % number * 400)
+    box.hook("SessionEnd", script)
+    items = sorted((box.home / "spool" / "new").iterdir())
+    assert len(items) > 2
+    items[1].unlink()
+    box.drain()
+    before = verified(box, ok=False)["totals"]
+    assert before["missing"] > 0 and mended_as_told(box).startswith("rm ")
+    after = verified(box, ok=True)["totals"]
+    assert after["stored"] == before["stored"] + before["missing"] and after["duplicate"] == 0
+
+
+def test_of_a_transcript_that_is_gone_verify_promises_nothing(damaged):
+    (one, *_) = verified(damaged)["transcripts"]
+    ledger = damaged.home / "receipts.jsonl"
+    for path in memory_paths(damaged):
+        memory = memhook.parse_memory(path.read_bytes())
+        data = memhook.render_memory(memory.front, memory.digest, [])
+        ledger.write_text(ledger.read_text("utf-8").replace(memhook.file_hash(path.read_bytes()), memhook.file_hash(data)), "utf-8")
+        path.write_bytes(data)
+    assert "to take what is missing" in damaged.run("verify", check=False).stdout
+    os.rename(one["path"], one["path"] + ".away")
+    told = damaged.run("verify", check=False)
+    os.rename(one["path"] + ".away", one["path"])
+    assert told.returncode == 4 and "missing" in told.stdout and one["path"] in told.stdout and "to take what is missing" not in told.stdout
 
 
 def test_what_was_withheld_is_said_to_be(box):
