@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-1f5b74b69ce365ed5d181d2b2de2ba42bfa4a5a4dec76f10860d8da3b695465e}
+SHA256=${MEMHOOK_SHA256-5d8b779a1689917694c437232e2bbaba16fbd39e359d320765493f5e6dd9f76c}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -7311,9 +7311,11 @@ def _forget_file(home: Home, path: str) -> dict[str, Any]:
         "outbox": _forget_proposed(home, id), "checkpoints": _forget_open(home, grave),
     }
     kept = ["copies you made: backups, commits"]
-    hub = read_object(home.path("team.json")).get("url")
-    if hub:
-        kept.append("if you proposed it: what the team's hub %s has of it (an admin can reject it), and what team pull brought back" % hub)
+    hub = "the team's hub %s" % (memory.front.get("hub") or read_object(home.path("team.json")).get("url") or "(that you left)")
+    if memory.front.get("kind") == "team":
+        kept.append("what %s has of it, where an admin can reject it" % hub)
+    elif os.path.isdir(home.path("outbox")):  # made by the first that was proposed; of which were, no list is kept
+        kept.append("if you proposed it: what %s has of it, where an admin can reject it, and what team pull brought back" % hub)
     if transcript:
         kept.insert(0, "Claude Code's own transcript: %s" % transcript)
     name = storable_name(path)

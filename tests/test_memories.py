@@ -427,10 +427,16 @@ def test_the_printed_receipt_is_for_a_person(box):
     assert "removed: memory 1" in shown and "not ours to erase: Claude Code's own transcript: %s" % script.path in shown and "I see." not in shown
 
 
-def test_forget_names_the_teams_hub_as_a_place_that_is_not_ours(box):
-    id = box.run("save", "zebras are striped").stdout.strip()
+def test_forget_names_the_teams_hub_only_where_it_may_have_some_of_it(box):
+    ids = [box.run("save", "zebra %d is striped" % number).stdout.strip() for number in range(3)]
     (box.home / "team.json").write_text('{"url": "http://hub.example:8377"}')
-    assert "if you proposed it: what the team's hub http://hub.example:8377 has of it" in box.run("forget", id).stdout
+    assert "hub" not in box.run("forget", ids[0]).stdout, "nothing was ever proposed"
+    (box.home / "outbox").mkdir()
+    assert "if you proposed it: what the team's hub http://hub.example:8377 has of it" in box.run("forget", ids[1]).stdout
+    (box.home / "team.json").unlink()
+    assert "if you proposed it: what the team's hub (that you left) has of it" in box.run("forget", ids[2]).stdout
+    write(box, "team/x.md", '---\nid: "aaaaaaaa-0000-5000-8000-000000000000"\nkind: "team"\nhub: "http://h.example"\n---\n# Theirs\n')
+    assert "not ours to erase: what the team's hub http://h.example has of it" in box.run("forget", "aaaaaaaa").stdout
 
 
 def test_forget_names_a_copy_that_has_the_same_id_and_how_to_forget_it_too(box):
