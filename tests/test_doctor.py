@@ -162,7 +162,7 @@ def test_a_missing_hook_is_found_and_install_mends_it(box):
 ])
 def test_the_command_that_mends_hooks_can_be_pasted_into_a_shell_that_does_not_know_the_home(tmp_path, told):
     bare = Box(tmp_path)
-    shell = dict(bare.env)
+    shell = {**bare.env, "PATH": os.path.dirname(sys.executable) + os.pathsep + bare.env["PATH"]}  # whose python3 is this one
     bare.env["MEMHOOK_HOME"] = str(tmp_path / "it's mine")  # as the launcher sets it
     bare.install()
     stop, value = bare.command("Stop"), settings(bare)
