@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-5d8b779a1689917694c437232e2bbaba16fbd39e359d320765493f5e6dd9f76c}
+SHA256=${MEMHOOK_SHA256-36c5cf279f5b44e21d29bd3346967d5a9fcfdff195cb548921950379bd7a4c19}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -9635,7 +9635,7 @@ def parse_proposal(body: bytes, tenant: str) -> dict[str, str]:
     return {"id": id, "title": title, "content": content}
 
 
-# ---- the API: each function takes the hub and a request, and returns (status, JSON value)
+# ---- the API: each function takes the hub and a request, and returns (status, JSON value, or JSON as text)
 
 
 def api_health(hub: Hub, request: HubRequest) -> tuple[int, Any]:
@@ -9652,7 +9652,10 @@ def api_propose(hub: Hub, request: HubRequest) -> tuple[int, Any]:
     """Take a candidate in; it is durable when this returns."""
     caller = request.caller
     proposal = parse_proposal(request.body, caller.tenant)
-    return 201, hub.writer.submit(lambda chains: take_in(chains, caller, proposal))
+    taken = hub.writer.submit(lambda chains: take_in(chains, caller, proposal))
+    if taken["duplicate"]:
+        return 201, taken
+    return 201, '{"id":"%s","status":"inbox","duplicate":false}' % proposal["id"]  # json's encoder costs a fiftieth of an intake
 
 
 def api_candidates(hub: Hub, request: HubRequest) -> tuple[int, Any]:
@@ -9752,8 +9755,12 @@ def head_begin(status: int, kind: str) -> bytes:
 
 
 def render_answer(status: int, value: Any, headers: dict[str, str], kind: str = "application/json") -> bytes:
-    """Write head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK)."""
-    body = _COMPACT.encode(value).encode("utf-8", "replace") + b"\n"
+    """Write head and body in one piece: in two, the second would wait for the first one's acknowledgement (Nagle, delayed ACK).
+
+    `value`: what JSON is to be made of, or that JSON as text.
+    """
+    text = value if isinstance(value, str) else _COMPACT.encode(value)
+    body = text.encode("utf-8", "replace") + b"\n"
     more = "".join("%s: %s\r\n" % header for header in headers.items()).encode("latin-1")
     return b"%s%sContent-Length: %d\r\n\r\n%s" % (head_begin(status, kind), more, len(body), body)
 
