@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-36c5cf279f5b44e21d29bd3346967d5a9fcfdff195cb548921950379bd7a4c19}
+SHA256=${MEMHOOK_SHA256-f601efa4bfdf1386cc711cc73f2f0db481acb4dfc4b5c99d8be0f7ac178a32b5}
 
 tell() { printf '%s\n' "$*" >&2; }
 

@@ -4967,7 +4967,8 @@ def find_memory(home: Home, name: str) -> str:
         raise UsageError("the id is empty", "memhook search finds ids")
     root = os.path.realpath(home.path("memories"))
     id = name.strip().lower()
-    if re.fullmatch(ID_START, id):
+    is_id = re.fullmatch(ID_START, id) is not None
+    if is_id:
         paths = with_index(home, lambda index: index.paths_of(id))
         if len(paths) == 1:
             return named_file(root, paths[0])
@@ -4977,8 +4978,8 @@ def find_memory(home: Home, name: str) -> str:
     path = os.path.realpath(named_file(root, name))
     if path.startswith(root + os.sep) and path.endswith(".md") and os.path.isfile(path):
         return path
-    for tombstone in read_json_lines(home.path("tombstones.jsonl")) if re.fullmatch(ID_START, id) else ():
-        if str(tombstone.get("memory")).startswith(id):
+    for tombstone in read_json_lines(home.path("tombstones.jsonl")):
+        if is_id and str(tombstone.get("memory")).startswith(id):
             who = "taken back by the team" if tombstone.get("by") == "team" else "forgotten"
             raise StateError("no memory %s: it was %s on %s" % (id, who, str(tombstone.get("at"))[:10]), "said or saved again, it is new")
     raise StateError("no memory %s" % name,
@@ -5059,9 +5060,10 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     -> {"id", "path", "title", "saved": False where it was there already, "replaced": [what stands for secrets and what is private]}.
     Raises UsageError, StateError.
     """
-    before, sign = title + text, r"\[(?:private|redacted:[\w-]+)\]"
+    sign = r"\[(?:private|redacted:[\w-]+)\]"
+    before = re.findall(sign, title + text)
     text, title = clean(text).strip(), clean(" ".join(title.split()))
-    replaced = sorted(set(re.findall(sign, title + text)).difference(re.findall(sign, before)))
+    replaced = sorted(set(re.findall(sign, title + text)).difference(before))
     if not re.sub(sign + r"|\s", "", text):
         raise UsageError("the note is empty" + (": what is private or redacted is not kept" if text else ""), "memhook save TEXT")
     need_consent(home)
@@ -5069,7 +5071,7 @@ def save_note(home: Home, text: str, title: str, project: str) -> dict[str, Any]
     id, at = content_id(project, title, text), iso(now())
     front = {"id": id, "project": project, "kind": "note", "from": at, "at": at, "tenant": project}
     named = [found for found in memory_files(home) if id[:8] in os.path.basename(found)]
-    known = [found for found in named if front_id(_parse_front(memory_text(read_file(found) or b""))[0]) == id]
+    known = [found for found in named if front_id(parse_memory(read_file(found) or b"").front) == id]
     path = known[0] if known else memory_path(home, front, title)
     if not known and os.path.exists(path):  # another's, whose id begins alike, or one whose front matter a person changed
         path = "%s-%s.md" % (path[:-3], id[9:])
@@ -8622,7 +8624,7 @@ HUB_CHECKPOINT_PAGES = 32_000  # 64 MB: intakes rewrite the same few pages, and 
 HUB_SHORT_PAGES = 1_000  # 2 MB: where the disk has less room than HUB_ROOM logs of that length
 HUB_ROOM = 4
 HUB_CACHE_KB = 16_000
-HUB_LOOK_SECONDS = 0.02  # so often it is looked whether the database is still the file that was opened: it costs a twentieth of an intake
+HUB_LOOK_SECONDS = 0.02  # so often it is looked whether the database and its log are still the files that were opened
 STATUSES = ("inbox", "promoted", "rejected", "quarantined", "duplicate")
 GOVERNOR = "hub:govern"  # who decides by policy; no token can have this name
 NO_HASH = "0" * 64  # what the first receipt of a chain follows
@@ -12504,11 +12506,11 @@ def capture_state(home: Home, status: dict[str, Any]) -> str:
     closed = closed_to_capture(home)
     if closed:
         return "BROKEN: nothing can be captured, for %s is not writable. What mends it: %s" % (closed[0], command_line(home, "doctor"))
-    try:
-        read_settings(home)
-    except InstallError as error:
-        return "BROKEN: %s; Claude Code runs no hook of such a file. To mend it: %s" % (error, error.hint)
     if broken:
+        try:
+            read_settings(home)
+        except InstallError as error:
+            return "BROKEN: %s; Claude Code runs no hook of such a file. To mend it: %s" % (error, error.hint)
         trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: %s"
         return trouble % (", ".join(broken), command_line(home, "install"))
     return "on since %s" % status["since"]["consent"]
@@ -13064,19 +13066,18 @@ def cmd_config(home: Home, options: Any) -> None:
         refuse_wrong_settings(home, tuple(SETTINGS))
         return
     key = known_key(options.key)
+    if options.action == "get":
+        facts = setting_facts(home, key)
+        show_answer(options, {"key": key, **facts}, str(facts["value"]))
+        refuse_wrong_settings(home, (key,))
+        return
     if options.action == "set":
         set_setting(home, key, options.value, options.consent, say)
-    elif options.action == "unset":
+    else:
         unset_setting(home, key)
-    if options.action != "get":
-        say_setting(home, key)
-    facts = setting_facts(home, key)
+    say_setting(home, key)
     if options.json:
-        show_json({"key": key, **facts})
-    elif options.action == "get":
-        show(str(facts["value"]))
-    if options.action == "get":
-        refuse_wrong_settings(home, (key,))
+        show_json({"key": key, **setting_facts(home, key)})
 
 
 def cmd_doctor(home: Home, options: Any) -> int:
