@@ -10,7 +10,7 @@
 set -eu
 
 BASE_URL=${MEMHOOK_BASE_URL:-https://raw.githubusercontent.com/memhook/memhook/main}
-SHA256=${MEMHOOK_SHA256-f601efa4bfdf1386cc711cc73f2f0db481acb4dfc4b5c99d8be0f7ac178a32b5}
+SHA256=${MEMHOOK_SHA256-46689d494c4a11029896c3c3c21c1f02ae7598acd924c21684e075dde957aaf9}
 
 tell() { printf '%s\n' "$*" >&2; }
 

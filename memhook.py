@@ -10221,14 +10221,15 @@ class Settings:
                     yield group.start, 'the hooks of %s do not have the form [{"hooks": [{…}]}]' % json.dumps(event.key)
 
 
-def read_settings(home: Home) -> Settings:
-    """Claude's settings. Raises InstallError for what cannot be edited safely."""
+def read_settings(home: Home, to_edit: bool = True) -> Settings:
+    """Claude's settings. Raises InstallError for what cannot be read, or, `to_edit`, not be edited safely: some keep it read-only."""
     path = settings_path(home)
     if os.path.islink(path) and not os.path.exists(path):
         raise InstallError("%s is a link that leads nowhere" % path, "correct the link, or remove it, and run this again")
     if os.path.exists(path) and not os.path.isfile(path):
         raise InstallError("%s is not a file" % path, "move it away, and run this again")
-    if os.path.isfile(path) and os.stat(path).st_mode & 0o600 != 0o600:  # the mode speaks, also for root, who could
+    needed = 0o600 if to_edit else 0o400
+    if os.path.isfile(path) and os.stat(path).st_mode & needed != needed:  # the mode speaks, also for root, who could
         denied = "written" if os.stat(path).st_mode & 0o400 else "read"
         raise InstallError("%s may not be %s" % (path, denied), "chmod u+rw it, if that is what you want, and run this again")
     try:
@@ -11106,7 +11107,7 @@ def hook_faults(home: Home, stands: list[tuple[str, str]]) -> dict[str, str]:
 def hook_states(home: Home) -> dict[str, str]:
     """installed, missing or stale (whatever else is wrong), for each event of HOOK_SPECS."""
     try:
-        stands = our_hooks(read_settings(home))
+        stands = our_hooks(read_settings(home, to_edit=False))
     except InstallError:
         stands = []
     words = {"": "installed", "missing": "missing"}
@@ -12508,7 +12509,7 @@ def capture_state(home: Home, status: dict[str, Any]) -> str:
         return "BROKEN: nothing can be captured, for %s is not writable. What mends it: %s" % (closed[0], command_line(home, "doctor"))
     if broken:
         try:
-            read_settings(home)
+            read_settings(home, to_edit=False)
         except InstallError as error:
             return "BROKEN: %s; Claude Code runs no hook of such a file. To mend it: %s" % (error, error.hint)
         trouble = "BROKEN: the hooks of %s do not stand in settings.json as they should. To mend it: %s"

@@ -330,6 +330,11 @@ def test_what_a_lock_without_a_checkpoint_left_in_seen_is_swept_when_it_is_old(b
     assert not path.exists() and kept.exists()
 
 
+def test_hooks_in_a_settings_file_that_may_only_be_read_are_told_as_they_stand(box):
+    (box.config / "settings.json").chmod(0o444)
+    assert set(box.status()["hooks"].values()) == {"installed"} and "capture is on" in box.run("status").stdout
+
+
 def test_in_a_folder_that_was_deleted_it_still_tells_the_facts(box):
     for words in (["status"], ["install", "--status"]):
         done = subprocess.run(["/bin/sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", box.python, memhook.PROGRAM, *words],
